@@ -1,0 +1,1 @@
+"""kvcs moqt.track."""
