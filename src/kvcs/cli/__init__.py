@@ -1,1 +1,86 @@
-"""kvcs cli."""
+"""The command line: one module per command, plus output, errors and configuration.
+
+Nothing here is imported by the library. Commands are loaded when they are called, so that
+``kvcs --help`` is quick.
+"""
+
+import os
+import sys
+import traceback
+from importlib import import_module
+from typing import Final
+
+import click
+
+from kvcs.cli._errors import ExitCode, exit_code, hint
+from kvcs.errors import KvcsError
+
+__all__ = ("main",)
+
+_COMMANDS: Final = {
+    "demo": ("kvcs.cli.demo", "demo"),
+    "relay": ("kvcs.cli.relay", "relay"),
+    "publish": ("kvcs.cli.publish", "publish"),
+    "fetch": ("kvcs.cli.fetch", "fetch"),
+    "inspect": ("kvcs.cli.inspect", "inspect"),
+    "scope": ("kvcs.cli.scope", "scope"),
+    "version": ("kvcs.cli.version", "version"),
+}
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), *_COMMANDS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        module, attribute = _COMMANDS[cmd_name]
+        return getattr(import_module(module), attribute)
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def _kvcs() -> None:
+    """Publish the KV cache of a language model once, and take it anywhere.
+
+    \b
+    Examples:
+      kvcs demo                                       a real cache through a relay, on this machine
+      kvcs relay run --dev-cert ./certificate         a relay on 127.0.0.1:4433
+      kvcs publish cache.safetensors --url moqt://127.0.0.1:4433/ --ca certificate/ca.pem
+      kvcs fetch moqt://127.0.0.1:4433/ --like cache.safetensors --ca certificate/ca.pem -o out
+    """  # noqa: D301 - click reads the backslash
+
+
+def _fail(sentence: str, advice: str) -> None:
+    click.echo(f"kvcs: {sentence}", err=True)
+    if advice:
+        click.echo(f"  {advice}", err=True)
+    if os.environ.get("KVCS_DEBUG"):
+        traceback.print_exc()
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with the code of `kvcs.cli._errors.ExitCode`."""
+    sys.exit(_run(arguments))
+
+
+def _run(arguments: list[str] | None) -> int:
+    try:
+        result = _kvcs.main(args=arguments, prog_name="kvcs", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return ExitCode.USAGE
+    except (click.Abort, KeyboardInterrupt):
+        return ExitCode.INTERRUPTED
+    except KvcsError as error:
+        _fail(str(error), hint(error))
+        return exit_code(error)
+    except BrokenPipeError:
+        sys.stdout = None  # type: ignore[assignment] - nobody reads it any more
+        return ExitCode.FAILED
+    except Exception as error:  # noqa: BLE001 - the last line before a traceback
+        advice = "This is a bug in kvcs; KVCS_DEBUG=1 shows where."
+        _fail(f"unexpected {type(error).__name__}: {error}", advice)
+        return ExitCode.FAILED
+    return result if isinstance(result, int) else ExitCode.DONE

@@ -1,0 +1,107 @@
+"""Exit codes, and one sentence with one hint for every error a person can meet."""
+
+from enum import IntEnum
+from typing import Final
+
+from kvcs.errors import (
+    ConfigError,
+    ConnectFailed,
+    ConnectionLost,
+    DataError,
+    IntegrityError,
+    KeyMismatch,
+    KvcsError,
+    LayoutMismatch,
+    MalformedTrack,
+    ManifestError,
+    ProtocolError,
+    RequestErrorCode,
+    RequestFailed,
+    RequestTimedOut,
+    StreamError,
+    TransportError,
+    UnsupportedEncoding,
+)
+
+__all__ = ("EXIT_CODES", "ExitCode", "NotFound", "exit_code", "hint")
+
+
+class ExitCode(IntEnum):
+    """What `kvcs` returns to the shell; documented in docs/reference/cli.md."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    REFUSED = 4
+    UNREACHABLE = 5
+    PROTOCOL = 6
+    DATA = 7
+    TIMEOUT = 124
+    INTERRUPTED = 130
+
+
+class NotFound(KvcsError):
+    """What was asked for is not there."""
+
+
+EXIT_CODES: Final[dict[type[KvcsError], ExitCode]] = {
+    ConfigError: ExitCode.USAGE,
+    NotFound: ExitCode.NOT_FOUND,
+    RequestTimedOut: ExitCode.TIMEOUT,
+    RequestFailed: ExitCode.FAILED,
+    ConnectFailed: ExitCode.UNREACHABLE,
+    ConnectionLost: ExitCode.UNREACHABLE,
+    TransportError: ExitCode.UNREACHABLE,
+    ProtocolError: ExitCode.PROTOCOL,
+    StreamError: ExitCode.PROTOCOL,
+    MalformedTrack: ExitCode.DATA,
+    LayoutMismatch: ExitCode.DATA,
+    KeyMismatch: ExitCode.DATA,
+    IntegrityError: ExitCode.DATA,
+    ManifestError: ExitCode.DATA,
+    UnsupportedEncoding: ExitCode.DATA,
+    DataError: ExitCode.DATA,
+    KvcsError: ExitCode.FAILED,
+}
+
+_REQUEST_CODES: Final[dict[int, ExitCode]] = {
+    RequestErrorCode.DOES_NOT_EXIST: ExitCode.NOT_FOUND,
+    RequestErrorCode.INVALID_RANGE: ExitCode.NOT_FOUND,
+    RequestErrorCode.UNAUTHORIZED: ExitCode.REFUSED,
+    RequestErrorCode.MALFORMED_AUTH_TOKEN: ExitCode.REFUSED,
+    RequestErrorCode.EXPIRED_AUTH_TOKEN: ExitCode.REFUSED,
+    RequestErrorCode.TIMEOUT: ExitCode.TIMEOUT,
+}
+
+_HINTS: Final[dict[type[KvcsError], str]] = {
+    ConfigError: "See the command's --help.",
+    NotFound: "Check the scope key and the tokens, or wait until the publisher has started.",
+    RequestTimedOut: "Try again, or give it longer with --timeout.",
+    ConnectFailed: "Check that a relay runs there (kvcs relay run), and its certificate (--ca).",
+    ConnectionLost: "Check the other side's log, then try again.",
+    ProtocolError: "The other side may speak another draft; kvcs speaks MOQT draft 22.",
+    KeyMismatch: "Compare the scope key and the descriptor (kvcs inspect).",
+    LayoutMismatch: "Compare the descriptor with the tensors (kvcs inspect FILE).",
+    DataError: "Nothing of it was used; fetch or make it again.",
+}
+
+_REQUEST_HINTS: Final[dict[ExitCode, str]] = {
+    ExitCode.NOT_FOUND: _HINTS[NotFound],
+    ExitCode.REFUSED: "Ask the relay's operator for access to this scope.",
+    ExitCode.TIMEOUT: _HINTS[RequestTimedOut],
+}
+
+
+def exit_code(error: KvcsError) -> ExitCode:
+    """Return the exit code of `error`: the most specific class in the table decides."""
+    if isinstance(error, RequestFailed) and error.code in _REQUEST_CODES:
+        return _REQUEST_CODES[error.code]
+    return next(EXIT_CODES[cls] for cls in type(error).__mro__ if cls in EXIT_CODES)
+
+
+def hint(error: KvcsError) -> str:
+    """Return what a person can do about `error`, or an empty text."""
+    if isinstance(error, RequestFailed):
+        return _REQUEST_HINTS.get(exit_code(error), "")
+    return next((_HINTS[cls] for cls in type(error).__mro__ if cls in _HINTS), "")

@@ -1,0 +1,91 @@
+"""What a command shows: data on standard output, everything else on standard error."""
+
+import json
+import logging
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+__all__ = ("JsonFormatter", "Output", "format_bytes")
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Return a size with three digits and a binary unit, for example ``1.25 MiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size_bytes) < 1024:
+            return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.4g} {unit}"
+        size_bytes /= 1024
+    return f"{size_bytes:.4g} TiB"
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per log line, with the fields that kvcs adds to its records."""
+
+    FIELDS = ("session", "track", "request_id", "peer")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as one line of JSON."""
+        line: dict[str, Any] = {
+            "time": self.formatTime(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {name: str(getattr(record, name)) for name in self.FIELDS if hasattr(record, name)}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+class Output:
+    """Where a command's results and progress go.
+
+    Args:
+        as_json: Print results as JSON, and no tables or progress.
+        color: Allow colours on a terminal.
+        quiet: Print nothing but results and errors.
+    """
+
+    def __init__(self, *, as_json: bool, color: bool, quiet: bool) -> None:
+        self.as_json = as_json
+        self.quiet = quiet
+        self._out = Console(no_color=not color, highlight=False)
+        self._err = Console(stderr=True, no_color=not color, highlight=False)
+
+    @property
+    def interactive(self) -> bool:
+        """Whether progress is worth drawing: a terminal, not quiet, not JSON."""
+        return self._err.is_terminal and not self.quiet and not self.as_json
+
+    def result(self, value: dict[str, Any]) -> None:
+        """Print the result of the command as one line of JSON; does nothing without --json."""
+        if self.as_json:
+            sys.stdout.write(json.dumps(value) + "\n")
+            sys.stdout.flush()
+
+    def text(self, text: str) -> None:
+        """Print a result for people on standard output; does nothing with --json."""
+        if not self.as_json:
+            self._out.print(text, markup=False, soft_wrap=True)
+
+    def table(self, table: Table) -> None:
+        """Print a table for people on standard output; does nothing with --json."""
+        if not self.as_json:
+            self._out.print(table)
+
+    def note(self, text: str) -> None:
+        """Tell what is going on, on standard error."""
+        if not self.quiet:
+            self._err.print(text, markup=False, soft_wrap=True)
+
+    def progress(self, *columns: Any) -> Progress:
+        """Return a progress display that draws only where a person can see it."""
+        return Progress(*columns, console=self._err, disable=not self.interactive, transient=True)
+
+    @property
+    def console(self) -> Console:
+        """The console of standard error, for live displays."""
+        return self._err

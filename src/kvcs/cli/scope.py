@@ -1,0 +1,57 @@
+"""``kvcs scope``: scope keys."""
+
+import os
+import secrets
+from pathlib import Path
+
+import click
+
+from kvcs.cli._options import Command, option, pass_output
+from kvcs.cli._output import Output
+from kvcs.errors import ConfigError
+from kvcs.kv.identity import KVSP_PROVISIONAL, parse_scope_key
+
+__all__ = ("load_scope_key", "scope", "scope_key_option")
+
+scope_key_option = option(
+    "--scope-key-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="File with the scope key: 32 octets, or 64 hex digits. Make one with kvcs scope new.",
+)
+
+
+def load_scope_key(path: Path) -> bytes:
+    """Read a scope key file.
+
+    Raises:
+        ConfigError: The file cannot be read or holds no scope key.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        got = f"{path}: {error.strerror}"
+        raise ConfigError("--scope-key-file", "a readable file", got) from error
+    return parse_scope_key(content)
+
+
+@click.group()
+def scope() -> None:
+    """Make scope keys: who has the key can find and name the caches of the scope."""
+
+
+@scope.command(cls=Command)
+@click.argument("path", type=click.Path(path_type=Path, dir_okay=False))
+@pass_output
+def new(output: Output, path: Path) -> None:
+    """Write a new scope key to PATH (readable by you only) and show its Scope ID."""
+    key = secrets.token_bytes(32)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise ConfigError("PATH", "a new file", f"{path}: {error.strerror}") from error
+    with os.fdopen(descriptor, "w") as file:
+        file.write(key.hex() + "\n")
+    scope_id = KVSP_PROVISIONAL.scope_id(parse_scope_key(key)).hex()
+    output.result({"path": str(path), "scope_id": scope_id})
+    output.text(f"Scope ID {scope_id}\nThe key is in {path}; give it only to members of the scope.")
