@@ -1,0 +1,125 @@
+"""Bytes that a transport has accepted and its library has not: the bounded way between.
+
+Theory of operation: the library below keeps a ring of bytes per stream and refuses what does
+not fit. `SendQueue` holds the rest, keeps the ring of each stream below a limit, and moves
+bytes when `pump` is called: after each write, and on a timer while something waits. It never
+spins on a full ring: a refused piece waits for the next `pump`. Pieces are whole writes where
+they fit, because every slice is a copy, and `PIECE_BYTES` otherwise.
+
+The same queue runs above the QUIC library and above the in-memory network, so that both show
+the same behaviour.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+__all__ = ("PIECE_BYTES", "SendQueue", "SendRings")
+
+#: Size of the pieces of a write that does not fit as a whole.
+PIECE_BYTES: Final = 256 * 1024
+
+
+class SendRings(Protocol):
+    """The library's side: one ring of bytes per stream."""
+
+    def push(self, stream_id: int, data: bytes, *, fin: bool) -> bool:
+        """Take all of `data`, or nothing and return False."""
+        ...
+
+    def used(self, stream_id: int) -> int:
+        """Bytes of a stream in its ring; 0 for streams that are unknown or done."""
+        ...
+
+
+@dataclass(slots=True)
+class _Stream:
+    """What one stream still owes: writes in order, the first one from `offset`."""
+
+    writes: deque[tuple[bytes, bool]] = field(default_factory=deque[tuple[bytes, bool]])
+    offset: int = 0
+    ring_bytes: int = 0
+
+
+class SendQueue:
+    """Queues of all streams of one connection.
+
+    Attributes:
+        queued_bytes: Bytes accepted and not yet seen leaving the rings.
+    """
+
+    __slots__ = ("_limit", "_piece_bytes", "_rings", "_streams", "queued_bytes")
+
+    def __init__(self, rings: SendRings, *, stream_bytes: int) -> None:
+        """Create an empty queue.
+
+        Args:
+            rings: The library's side.
+            stream_bytes: Bytes of one stream that may lie in its ring.
+        """
+        self._rings = rings
+        self._limit = stream_bytes
+        self._piece_bytes = min(PIECE_BYTES, stream_bytes)
+        self._streams: dict[int, _Stream] = {}
+        self.queued_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<SendQueue {len(self._streams)} streams, {self.queued_bytes} bytes>"
+
+    @property
+    def streams(self) -> int:
+        """Streams that still owe something."""
+        return len(self._streams)
+
+    def append(self, stream_id: int, data: bytes, *, fin: bool) -> None:
+        """Accept a write and move what fits at once."""
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            stream = self._streams[stream_id] = _Stream()
+        stream.writes.append((data, fin))
+        self.queued_bytes += len(data)
+        if len(stream.writes) == 1:
+            self._move(stream_id, stream)
+
+    def discard(self, stream_id: int) -> None:
+        """Forget everything that a stream still owes."""
+        stream = self._streams.pop(stream_id, None)
+        if stream is not None:
+            waiting = sum(len(data) for data, _ in stream.writes) - stream.offset
+            self.queued_bytes -= waiting + stream.ring_bytes
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._streams.clear()
+        self.queued_bytes = 0
+
+    def pump(self) -> int:
+        """Move what fits into the rings; return the bytes that have left them."""
+        before = self.queued_bytes
+        for stream_id, stream in list(self._streams.items()):
+            self._move(stream_id, stream)
+            if not stream.writes and not stream.ring_bytes:
+                del self._streams[stream_id]
+        return before - self.queued_bytes
+
+    def _move(self, stream_id: int, stream: _Stream) -> None:
+        used = self._rings.used(stream_id)
+        self.queued_bytes -= stream.ring_bytes - used
+        stream.ring_bytes = used
+        while stream.writes:
+            data, fin = stream.writes[0]
+            left = len(data) - stream.offset
+            room = self._limit - stream.ring_bytes
+            size = left if left <= room else self._piece_bytes
+            if size > room:
+                return
+            last = size >= left
+            piece = data if size == len(data) else data[stream.offset : stream.offset + size]
+            if not self._rings.push(stream_id, piece, fin=fin and last):
+                return
+            stream.ring_bytes += size
+            if last:
+                stream.writes.popleft()
+                stream.offset = 0
+            else:
+                stream.offset += size
