@@ -1,0 +1,207 @@
+"""The payload of an Object: a header of 68 octets that says where the Data belongs, and Data.
+
+Data of an Object reaches nobody before `verify_payload` has compared every field of the header
+with what the reader expects at this Location, and the digest with the octets.
+
+Source: KVCS draft, "Object Payload" and "Verification and Recovery".
+"""
+
+import hashlib
+import struct
+from collections.abc import Buffer
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Self
+
+from kvcs.errors import IntegrityError
+
+__all__ = (
+    "HEADER_BYTES",
+    "BlockPlace",
+    "Expectation",
+    "IntegrityReason",
+    "PayloadHeader",
+    "encode_payload",
+    "verify_payload",
+)
+
+HEADER_BYTES: Final = 68
+
+_MAGIC: Final = 0x4B564F31
+_VERSION: Final = 1
+# Magic, Version, Component, Flags, Layer, Block Index, Token Start, Token Count, Codec, Reserved,
+# Data Length, Data Digest.
+_HEADER: Final = struct.Struct(">IBBHIIQIHHI32s")
+
+
+class IntegrityReason(StrEnum):
+    """Why an Object was discarded; the values of `IntegrityError.reason`, in order of checking."""
+
+    LOCATION = "location"
+    TRUNCATED = "truncated"
+    MAGIC = "magic"
+    VERSION = "version"
+    COMPONENT = "component"
+    CODEC = "codec"
+    LAYER = "layer"
+    BLOCK_INDEX = "block_index"
+    TOKEN_START = "token_start"  # noqa: S105 - a position, not a secret
+    TOKEN_COUNT = "token_count"  # noqa: S105 - a number, not a secret
+    PAYLOAD_LENGTH = "payload_length"
+    DATA_LENGTH = "data_length"
+    LISTED_DIGEST = "listed_digest"
+    DATA_DIGEST = "data_digest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockPlace:
+    """What one Object is: the fields of its header that do not depend on the Data.
+
+    Attributes:
+        component: Value of the registry "KVCS Components".
+        codec: Value of the registry "KVSP Codecs".
+        layer_index: Layer; equal to the Group ID.
+        block_index: Index within the segment; equal to the Object ID.
+        token_start: Absolute position of the first token of the block.
+        token_count: Tokens of the block.
+    """
+
+    component: int
+    codec: int
+    layer_index: int
+    block_index: int
+    token_start: int
+    token_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadHeader:
+    """Header of a payload, as received; Flags and Reserved are ignored.
+
+    Attributes:
+        place: What the Object claims to be.
+        data_length: Octets of Data.
+        digest: SHA-256 of Data.
+    """
+
+    place: BlockPlace
+    data_length: int
+    digest: bytes
+
+    @classmethod
+    def decode(cls, payload: bytes | memoryview) -> Self:
+        """Decode the first 68 octets of `payload`.
+
+        Raises:
+            IntegrityError: Too short, another Magic, or another Version.
+        """
+        if len(payload) < HEADER_BYTES:
+            raise _refused(IntegrityReason.TRUNCATED, HEADER_BYTES, len(payload))
+        magic, version, component, _, layer, block, start, count, codec, _, length, digest = (
+            _HEADER.unpack_from(payload)
+        )
+        if magic != _MAGIC:
+            raise _refused(IntegrityReason.MAGIC, _MAGIC, magic)
+        if version != _VERSION:
+            raise _refused(IntegrityReason.VERSION, _VERSION, version)
+        place = BlockPlace(
+            component=component,
+            codec=codec,
+            layer_index=layer,
+            block_index=block,
+            token_start=start,
+            token_count=count,
+        )
+        return cls(place=place, data_length=length, digest=digest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """What a reader expects at one Location of one track.
+
+    Attributes:
+        place: What the Object must be.
+        data_bytes: Octets of Data, or None when the codec does not fix them.
+        digest: Data Digest that the manifest lists, or None when it lists none.
+    """
+
+    place: BlockPlace
+    data_bytes: int | None
+    digest: bytes | None = None
+
+
+def encode_payload(place: BlockPlace, *data: Buffer) -> tuple[bytes, bytes]:
+    """Encode one Object payload.
+
+    Args:
+        place: What the Object is.
+        data: Data, in one or several contiguous parts (k, then v, for Component kv).
+
+    Returns:
+        The payload, copied once, and its Data Digest.
+    """
+    digest = hashlib.sha256()
+    data_length = 0
+    for part in data:
+        digest.update(part)
+        data_length += memoryview(part).nbytes
+    header = _HEADER.pack(
+        _MAGIC,
+        _VERSION,
+        place.component,
+        0,
+        place.layer_index,
+        place.block_index,
+        place.token_start,
+        place.token_count,
+        place.codec,
+        0,
+        data_length,
+        digest.digest(),
+    )
+    return b"".join((header, *data)), digest.digest()
+
+
+def verify_payload(payload: bytes | memoryview, expectation: Expectation) -> memoryview:
+    """Verify one Object payload completely.
+
+    Returns:
+        Data, a read-only view of `payload`.
+
+    Raises:
+        IntegrityError: A check failed; the Object is to be treated as missing. The reason is an
+            `IntegrityReason`, the first in the order of that list.
+    """
+    header = PayloadHeader.decode(payload)
+    if header.place != expectation.place:
+        raise _misplaced(header.place, expectation.place)
+    if len(payload) != HEADER_BYTES + header.data_length:
+        expected = HEADER_BYTES + header.data_length
+        raise _refused(IntegrityReason.PAYLOAD_LENGTH, expected, len(payload))
+    if expectation.data_bytes not in (None, header.data_length):
+        raise _refused(IntegrityReason.DATA_LENGTH, expectation.data_bytes, header.data_length)
+    if expectation.digest not in (None, header.digest):
+        raise IntegrityError(
+            IntegrityReason.LISTED_DIGEST, "the manifest lists another Data Digest"
+        )
+    data = memoryview(payload).toreadonly()[HEADER_BYTES:]
+    if hashlib.sha256(data).digest() != header.digest:
+        raise IntegrityError(IntegrityReason.DATA_DIGEST, "Data does not match its Data Digest")
+    return data
+
+
+def _misplaced(got: BlockPlace, expected: BlockPlace) -> IntegrityError:
+    fields = (
+        (IntegrityReason.COMPONENT, expected.component, got.component),
+        (IntegrityReason.CODEC, expected.codec, got.codec),
+        (IntegrityReason.LAYER, expected.layer_index, got.layer_index),
+        (IntegrityReason.BLOCK_INDEX, expected.block_index, got.block_index),
+        (IntegrityReason.TOKEN_START, expected.token_start, got.token_start),
+        (IntegrityReason.TOKEN_COUNT, expected.token_count, got.token_count),
+    )
+    reason, wanted, found = next(field for field in fields if field[1] != field[2])
+    return _refused(reason, wanted, found)
+
+
+def _refused(reason: IntegrityReason, expected: int | None, got: int) -> IntegrityError:
+    return IntegrityError(reason, f"Object payload: {reason} is {got}, expected {expected}")
