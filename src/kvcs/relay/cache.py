@@ -1,0 +1,269 @@
+"""Which Objects stay: the stores of all Tracks under one byte budget.
+
+Theory of operation. `Cache` owns a `TrackStore` for every Full Track Name and counts what
+they hold. After each growth it is over its budget or not; if it is, it drops, in this
+order, until it fits:
+
+1. Groups that nobody needs any more of namespaces that are larger than the budget by
+   themselves: such a publication is served without being kept, or it would evict itself
+   in a circle;
+2. whole Tracks of idle namespaces, the least recently used namespace first;
+3. Groups that every current subscriber has passed, the last one first, so that the
+   beginning of a Track stays and a second reader of it finds something;
+4. Groups that are still needed: protection ends where the budget does. The Track with the
+   most bytes chooses which of its Groups it can do without best.
+
+What is dropped is *unknown* afterwards, never "does not exist". The cache does not know
+who needs what: it asks the `Usage` that came with each Track.
+
+Source: MOQT draft 22, Sections 7.1 and 10.3.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from kvcs.moqt.track.store import TrackStore
+from kvcs.names import FullTrackName, TrackNamespace
+from kvcs.relay.statistics import Metrics
+
+__all__ = ("Cache", "Usage")
+
+
+class Usage(Protocol):
+    """What is going on with one Track."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Nobody receives this Track, nor is it being received."""
+        ...
+
+    def needs(self, group_id: int) -> bool:
+        """Tell whether a current subscriber or fetch has not passed this Group yet."""
+        ...
+
+    def sacrifice(self) -> int | None:
+        """Name the held Group whose loss hurts least, and prepare to lose it."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    store: TrackStore
+    usage: Usage
+    size_bytes: int = 0
+    complete: bool = False
+    first_expiry: float | None = None
+    last_expiry: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Publication:
+    """The Tracks of one namespace: kept together, and lost together."""
+
+    entries: dict[FullTrackName, _Entry]
+    used: float
+    size_bytes: int = 0
+    oversized: bool = False
+
+    @property
+    def is_idle(self) -> bool:
+        return all(entry.usage.is_idle for entry in self.entries.values())
+
+
+class Cache:
+    """All Objects that a relay holds."""
+
+    def __init__(
+        self,
+        capacity_bytes: int,
+        *,
+        metrics: Metrics,
+        on_complete: Callable[[TrackNamespace], None],
+        on_lost: Callable[[TrackNamespace], None],
+    ) -> None:
+        """Create an empty cache.
+
+        Args:
+            capacity_bytes: Octets that all stores together may hold.
+            metrics: Counters of evictions.
+            on_complete: Called when a Track is held completely.
+            on_lost: Called when a Track that was complete no longer is.
+        """
+        self.capacity_bytes = capacity_bytes
+        self._metrics = metrics
+        self._on_complete = on_complete
+        self._on_lost = on_lost
+        self._publications: dict[TrackNamespace, _Publication] = {}
+        self._size_bytes = 0
+        self._next_expiry: float | None = None
+
+    def __len__(self) -> int:
+        return sum(len(publication.entries) for publication in self._publications.values())
+
+    def __repr__(self) -> str:
+        return f"<Cache tracks={len(self)} bytes={self._size_bytes}/{self.capacity_bytes}>"
+
+    @property
+    def size_bytes(self) -> int:
+        """Octets held; at most `capacity_bytes` after every call."""
+        return self._size_bytes
+
+    def is_complete(self, track: FullTrackName) -> bool:
+        """Tell whether every Object of a Track is held."""
+        entry = self._find(track)
+        return entry is not None and entry.complete
+
+    def add(self, store: TrackStore, usage: Usage, *, now: float) -> None:
+        """Take a new, empty store into the budget."""
+        namespace = store.track.namespace
+        publication = self._publications.setdefault(namespace, _Publication({}, now))
+        publication.entries[store.track] = _Entry(store, usage)
+        publication.used = now
+
+    def remove(self, track: FullTrackName) -> None:
+        """Drop a Track and forget it; unknown ones are ignored."""
+        entry = self._find(track)
+        if entry is None:
+            return
+        self._drop(entry, None, "removed")
+        publication = self._publications[track.namespace]
+        del publication.entries[track]
+        if not publication.entries:
+            del self._publications[track.namespace]
+
+    def touch(self, track: FullTrackName, *, now: float) -> None:
+        """Note that somebody asked for a Track."""
+        publication = self._publications.get(track.namespace)
+        if publication is not None:
+            publication.used = now
+
+    def grew(self, track: FullTrackName, *, now: float) -> None:
+        """Count what was added to the store of a Track, and make room if need be."""
+        entry = self._find(track)
+        if entry is None:
+            return
+        publication = self._publications[track.namespace]
+        publication.used = now
+        lifetime_ms = entry.store.properties.max_cache_duration_ms
+        if lifetime_ms is not None:
+            entry.last_expiry = now + lifetime_ms / 1000
+            entry.first_expiry = entry.first_expiry or entry.last_expiry
+            self._next_expiry = min(self._next_expiry or entry.first_expiry, entry.first_expiry)
+        self._count(publication, entry)
+        if publication.size_bytes > self.capacity_bytes:
+            publication.oversized = True
+        if self._size_bytes > self.capacity_bytes:
+            self._make_room()
+
+    def check_complete(self, track: FullTrackName) -> None:
+        """See whether a Track became complete; called where that can happen."""
+        entry = self._find(track)
+        if entry is not None and not entry.complete and entry.store.is_complete():
+            entry.complete = True
+            self._on_complete(track.namespace)
+
+    def next_deadline(self) -> float | None:
+        """Return when `expire` has something to do, or an earlier time."""
+        return self._next_expiry
+
+    def expire(self, *, now: float) -> None:
+        """Drop Tracks whose last Object expired, and note which are no longer complete."""
+        if self._next_expiry is None or now < self._next_expiry:
+            return
+        due = [entry for entry, deadline in self._deadlines() if deadline <= now]
+        for entry in due:
+            self._lose(entry)
+            entry.first_expiry = None
+            if entry.last_expiry is not None and entry.last_expiry <= now:
+                self._drop(entry, None, "expired")
+                entry.last_expiry = None
+        self._next_expiry = min((deadline for _, deadline in self._deadlines()), default=None)
+
+    def _deadlines(self) -> Iterator[tuple[_Entry, float]]:
+        for publication in self._publications.values():
+            for entry in publication.entries.values():
+                deadline = entry.first_expiry or entry.last_expiry
+                if deadline is not None:
+                    yield entry, deadline
+
+    def _find(self, track: FullTrackName) -> _Entry | None:
+        publication = self._publications.get(track.namespace)
+        return publication.entries.get(track) if publication is not None else None
+
+    def _count(self, publication: _Publication, entry: _Entry) -> None:
+        grown = entry.store.size_bytes - entry.size_bytes
+        entry.size_bytes += grown
+        publication.size_bytes += grown
+        self._size_bytes += grown
+
+    def _make_room(self) -> None:
+        for step in (
+            self._drop_passed_of_oversized,
+            self._drop_idle,
+            self._drop_passed,
+            self._drop_needed,
+        ):
+            step()
+            if self._size_bytes <= self.capacity_bytes:
+                return
+
+    def _drop_passed_of_oversized(self) -> None:
+        for publication in self._publications.values():
+            if publication.oversized:
+                for entry in publication.entries.values():
+                    self._drop_passed_of(entry, "oversized", everything=True)
+
+    def _drop_idle(self) -> None:
+        idle = [publication for publication in self._publications.values() if publication.is_idle]
+        for publication in sorted(idle, key=lambda publication: publication.used):
+            for entry in publication.entries.values():
+                if self._size_bytes <= self.capacity_bytes:
+                    return
+                self._drop(entry, None, "idle")
+
+    def _drop_passed(self) -> None:
+        for entry in self._largest_first():
+            self._drop_passed_of(entry, "passed", everything=False)
+            if self._size_bytes <= self.capacity_bytes:
+                return
+
+    def _drop_needed(self) -> None:
+        for entry in self._largest_first():
+            while self._size_bytes > self.capacity_bytes:
+                group_id = entry.usage.sacrifice()
+                if group_id is None:
+                    break
+                self._drop(entry, group_id, "needed")
+        if self._size_bytes > self.capacity_bytes:
+            for entry in self._largest_first():
+                self._drop(entry, None, "needed")
+
+    def _largest_first(self) -> list[_Entry]:
+        entries = (
+            entry
+            for publication in self._publications.values()
+            for entry in publication.entries.values()
+            if entry.size_bytes
+        )
+        return sorted(entries, key=lambda entry: entry.size_bytes, reverse=True)
+
+    def _drop_passed_of(self, entry: _Entry, reason: str, *, everything: bool) -> None:
+        for group_id in sorted(entry.store.groups(), reverse=True):
+            if not everything and self._size_bytes <= self.capacity_bytes:
+                return
+            if not entry.usage.needs(group_id):
+                self._drop(entry, group_id, reason)
+
+    def _drop(self, entry: _Entry, group_id: int | None, reason: str) -> None:
+        store = entry.store
+        freed = store.drop_all() if group_id is None else store.drop_group(group_id)
+        if freed:
+            self._metrics.evicted_bytes[reason] += freed
+        self._count(self._publications[store.track.namespace], entry)
+        self._lose(entry)
+
+    def _lose(self, entry: _Entry) -> None:
+        if entry.complete:
+            entry.complete = False
+            self._on_lost(entry.store.track.namespace)
