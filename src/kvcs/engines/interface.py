@@ -30,7 +30,7 @@ __all__ = (
 
 
 class PrefixLost(KvcsError):
-    """A layer of the promised prefix cannot be had; the engine prefills from the start.
+    """A layer of the promised prefix cannot be had; the forward pass is abandoned.
 
     Attributes:
         layer_index: The first layer that was waited for in vain.
@@ -93,7 +93,7 @@ class Generation:
         reused_tokens: Tokens of the prompt whose keys and values were not computed here.
         time_to_first_token: Seconds from the call to the first new token.
         layer_waits: Seconds spent waiting for each layer of the prefix.
-        failure: Why the prefix was given up and everything was computed here, or None.
+        failure: Why the promised prefix was given up for a shorter one or none, or None.
     """
 
     tokens: tuple[int, ...]
@@ -136,6 +136,10 @@ class LayerSource(Protocol):
             PrefixLost: The layer did not come in time, or never will.
             EngineStopped: Nobody wants the result.
         """
+        ...
+
+    def shorter(self) -> "LayerSource | None":
+        """Return what is left after `PrefixLost`: a shorter prefix that is there, or None."""
         ...
 
 

@@ -30,15 +30,8 @@ from kvcs.engines.checkpoint import (
     load_checkpoint,
 )
 from kvcs.engines.digest import tokenizer_sha256
-from kvcs.engines.interface import (
-    NO_SPLIT,
-    EngineStopped,
-    Generation,
-    LayerSink,
-    LayerSource,
-    PassPlan,
-    PrefixLost,
-)
+from kvcs.engines.generation import generate
+from kvcs.engines.interface import NO_SPLIT, Generation, LayerSink, LayerSource, PassPlan
 from kvcs.errors import ConfigError, LayoutMismatch
 from kvcs.kv.identity import Descriptor, Dtype
 
@@ -97,10 +90,12 @@ class Cache:
 
     Attributes:
         tokens: Length of the sequence; advanced by `Llama.forward` after its last layer.
+        waits: Seconds that `update` waited for each layer of a prefix.
     """
 
     def __init__(self, config: LlamaConfig, dtype: Dtype) -> None:
         self.tokens = 0
+        self.waits: list[float] = []
         self._config = config
         self._dtype = dtype
         self._layers = [
@@ -141,16 +136,11 @@ class CaptureCache(Cache):
 
 
 class StreamingCache(Cache):
-    """Claims a prefix that is still on its way; waits for each layer where it is needed.
-
-    Attributes:
-        waits: Seconds that `update` waited for each layer.
-    """
+    """Claims a prefix that is still on its way; waits for each layer where it is needed."""
 
     def __init__(self, config: LlamaConfig, dtype: Dtype, source: LayerSource) -> None:
         super().__init__(config, dtype)
         self.tokens = source.tokens
-        self.waits: list[float] = []
         self._source = source
         self._shape = (source.tokens, config.kv_heads, config.head_dim)
 
@@ -250,6 +240,25 @@ def _silu(x: Floats) -> Floats:
         return x / (1 + np.exp(-x))
 
 
+class _Run:
+    """`kvcs.engines.generation.Run` on a cache."""
+
+    def __init__(self, model: Llama, cache: Cache) -> None:
+        self._model = model
+        self._cache = cache
+
+    @property
+    def tokens(self) -> int:
+        return self._cache.tokens
+
+    @property
+    def waits(self) -> Sequence[float]:
+        return self._cache.waits
+
+    def advance(self, tokens: Sequence[int]) -> int:
+        return self._model.next_token(self._model.forward(tokens, self._cache))
+
+
 class ReferenceEngine:
     """`kvcs.engines.interface.Engine` on `Llama`.
 
@@ -333,51 +342,25 @@ class ReferenceEngine:
     ) -> Generation:
         """Continue `tokens` greedily; see `kvcs.engines.interface.Engine.generate`."""
         self._check(tokens, new_tokens)
-        started = time.perf_counter()
-        failure: PrefixLost | None = None
-        waits: tuple[float, ...] = ()
-        cache = Cache(self._config, self._dtype)
-        state: Floats | None = None
-        if source is not None and 0 < source.tokens < len(tokens):
-            streaming = StreamingCache(self._config, self._dtype, source)
-            try:
-                state = self._run(tokens, streaming, plan, should_stop)
-                cache = streaming
-            except PrefixLost as error:
-                # Lower layers already ran on the prefix: there is no repair in mid-forward.
-                failure = error
-            waits = tuple(streaming.waits)
-        reused = source.tokens if source is not None and state is not None else 0
-        if state is None:
-            state = self._run(tokens, cache, plan, should_stop)
-        chosen = [self._model.next_token(state)]
-        first = time.perf_counter() - started
-        while len(chosen) < new_tokens and chosen[-1] not in self._config.end_tokens:
-            state = self._run([*tokens, *chosen], cache, NO_SPLIT, should_stop)
-            chosen.append(self._model.next_token(state))
-        return Generation(
-            tokens=tuple(chosen),
-            reused_tokens=reused,
-            time_to_first_token=first,
-            layer_waits=waits,
-            failure=failure,
+        return generate(
+            self,
+            tokens,
+            new_tokens=new_tokens,
+            source=source,
+            plan=plan,
+            should_stop=should_stop,
         )
 
-    def _run(
-        self,
-        tokens: Sequence[int],
-        cache: Cache,
-        plan: PassPlan,
-        should_stop: Callable[[], bool],
-    ) -> Floats:
-        """Run what `cache` does not hold yet; return the last token's final state."""
-        state: Floats | None = None
-        for start, end in plan.passes(cache.tokens, len(tokens)):
-            if should_stop():
-                raise EngineStopped
-            state = self._model.forward(tokens[start:end], cache)
-        assert state is not None, "one token is always left to compute"
-        return state
+    @property
+    def end_tokens(self) -> tuple[int, ...]:
+        """Tokens that end a text."""
+        return self._config.end_tokens
+
+    def open_run(self, source: LayerSource | None) -> "_Run":
+        """Open a run on the prefix of `source`, or from the start."""
+        if source is None:
+            return _Run(self._model, Cache(self._config, self._dtype))
+        return _Run(self._model, StreamingCache(self._config, self._dtype, source))
 
     def _check(self, tokens: Sequence[int], new_tokens: int) -> None:
         if not tokens or len(tokens) + new_tokens > self._config.context:
