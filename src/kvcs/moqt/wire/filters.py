@@ -86,7 +86,7 @@ class LocationFilter:
         end_object: Last Object of the last Group, inclusive.
 
     Raises:
-        ValueError: The last Group is above 2^64-1.
+        ValueError: The last Group is above 2^64-1, or a field does not belong to `kind`.
     """
 
     kind: LocationFilterType
@@ -98,6 +98,8 @@ class LocationFilter:
     def __post_init__(self) -> None:
         if self.start_group + self.end_group_delta > MAX_VI64:
             raise ValueError("End Group of a Location Filter above 2^64-1")
+        if any(getattr(self, name) for name in _FIELDS[_LAYOUT[self.kind] :]):
+            raise ValueError(f"{self.kind.name} does not have all of these fields")
 
     @classmethod
     def none(cls) -> Self:
@@ -238,6 +240,8 @@ class RangeFilter:
             raise ValueError(f"{name} is not a range filter")
         if self.ranges:
             self._check_property_type()
+        elif self.set_id or self.property_type is not None:
+            raise ValueError(f"{name} without Ranges has neither SetID nor property type")
         previous = 0
         for position, span in enumerate(self.ranges):
             last = position == len(self.ranges) - 1
@@ -353,6 +357,8 @@ def matches(
         properties: Properties of the Object.
         track_properties: Properties of its Track.
     """
+    if not filters:
+        return True
     fields = {
         ParameterType.SUBGROUP_FILTER: subgroup_id,
         ParameterType.OBJECTID_FILTER: object_id,

@@ -60,7 +60,7 @@ class SubgroupHeader:
         has_properties: Whether every Object has a properties field, perhaps empty.
         end_of_group: Whether the Group ends with this Subgroup, once the stream has a FIN.
         first_object: Whether the first Object here is the first of the Subgroup.
-        writes_zero: Whether Subgroup ID 0 has a field of its own.
+        explicit_subgroup_id: Whether Subgroup ID 0 is written out, as others always are.
     """
 
     track_alias: int
@@ -70,7 +70,7 @@ class SubgroupHeader:
     has_properties: bool = False
     end_of_group: bool = False
     first_object: bool = False
-    writes_zero: bool = False
+    explicit_subgroup_id: bool = False
 
     def encode(self) -> bytes:
         """Encode the header, which begins with the stream type.
@@ -94,7 +94,7 @@ class SubgroupHeader:
     def _subgroup_id_mode(self) -> int:
         if self.subgroup_id is None:
             return _MODE_FIRST_OBJECT
-        return _MODE_EXPLICIT if self.subgroup_id or self.writes_zero else _MODE_ZERO
+        return _MODE_EXPLICIT if self.subgroup_id or self.explicit_subgroup_id else _MODE_ZERO
 
     @classmethod
     def decode(cls, reader: Reader) -> Self:
@@ -119,7 +119,7 @@ class SubgroupHeader:
             has_properties=stream_type & _PROPERTIES != 0,
             end_of_group=stream_type & _END_OF_GROUP != 0,
             first_object=stream_type & _FIRST_OBJECT != 0,
-            writes_zero=mode == _MODE_EXPLICIT and subgroup_id == 0,
+            explicit_subgroup_id=mode == _MODE_EXPLICIT and subgroup_id == 0,
         )
         reader.offset = header.offset
         return decoded
