@@ -1,0 +1,123 @@
+"""Settings of publisher and consumer."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kvcs.errors import ConfigError
+from kvcs.kv.identity import KVSP_PROVISIONAL, IdentityProfile
+from kvcs.kv.manifest import ManifestCadence, ManifestLimits
+from kvcs.kv.naming import Component
+from kvcs.moqt.wire.token import Token
+
+__all__ = ("ConsumerConfig", "Hold", "PublisherConfig")
+
+_MIB = 2**20
+
+
+class Hold(StrEnum):
+    """What a publisher keeps of what it has published."""
+
+    ALL = "all"  # everything, until the publication is closed
+    UNTIL_DELIVERED = "until-delivered"  # each layer until its subscribers have it
+    NONE = "none"  # only what present subscribers are still owed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublisherConfig:
+    """Settings of a publisher.
+
+    Attributes:
+        hold: What is kept of what was published. What is no longer held is reported as
+            unknown, never as missing.
+        push: Send PUBLISH for every track, so that a relay warms itself.
+        components: Tracks to offer: k and v, or one kv.
+        deterministic: Any publication of the same tokens has bit-identical Objects. Say so
+            only when the whole computation guarantees it.
+        max_cache_duration: Seconds that relays may keep the tracks (MAX_CACHE_DURATION), the
+            retention allowed for the scope; None sets no limit.
+        cadence: When a completed layer makes a new manifest version due.
+        max_held_bytes: Payload octets that one publication may hold. `publish_layer` fails
+            with BudgetExceeded before it would exceed this; nothing is dropped.
+        max_unsent_bytes: Payload octets that the slowest subscriber of a track may be behind
+            before `publish_layer` waits.
+        send_timeout: Seconds that `publish_layer` waits for a slow subscriber. Afterwards it
+            goes on, and the budget of held bytes decides.
+        max_fetches: Open FETCHes of one peer; more are refused with EXCESSIVE_LOAD.
+        announce_timeout: Seconds for the answer to PUBLISH_NAMESPACE.
+        drain_timeout: Seconds that closing a publication waits for deliveries under way.
+        hash_threshold_bytes: Layers of at least this size are hashed in a thread; None
+            hashes everything in the event loop.
+        authorization: Tokens sent with every request.
+        profile: How identifiers are computed.
+    """
+
+    hold: Hold = Hold.ALL
+    push: bool = False
+    components: tuple[Component, ...] = (Component.K, Component.V)
+    deterministic: bool = False
+    max_cache_duration: float | None = None
+    cadence: ManifestCadence = ManifestCadence()  # noqa: RUF009 - a frozen value
+    max_held_bytes: int = 8 * 1024 * _MIB
+    max_unsent_bytes: int = 256 * _MIB
+    send_timeout: float = 30.0
+    max_fetches: int = 16
+    announce_timeout: float = 10.0
+    drain_timeout: float = 5.0
+    hash_threshold_bytes: int | None = _MIB
+    authorization: tuple[Token, ...] = ()
+    profile: IdentityProfile = KVSP_PROVISIONAL
+
+    def __post_init__(self) -> None:
+        if self.components not in ((Component.K, Component.V), (Component.KV,)):
+            raise ConfigError("components", "(k, v) or (kv,)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig:
+    """Settings of a consumer.
+
+    Attributes:
+        discovery_wait: Seconds without a NAMESPACE after which a prefix counts as unknown:
+            the protocol has no end of list.
+        max_probes: SUBSCRIBE_NAMESPACE open at once.
+        fill_wait: Seconds for the fill stream of an accepted subscription to begin.
+        fill_timeout: Seconds that relays may wait for Objects under way (FILL_TIMEOUT).
+        max_attempts: Requests in a row that bring nothing before a track is given up.
+        retry_interval: Seconds before the first repetition; doubled each time.
+        max_retry_interval: Longest such pause.
+        max_fetches: FETCHes open at once for one track.
+        done_wait: Seconds that leaving waits for the publisher's PUBLISH_DONE, so that it
+            learns of the delivery.
+        subscriber_priority: Urgency of the data tracks, 1..255, lower first. The manifest is
+            one step more urgent.
+        max_memory_bytes: Octets that a retrieval may ask of its memory.
+        hash_threshold_bytes: Objects of at least this size are verified in a thread; None
+            verifies everything in the event loop.
+        max_hashing_bytes: Payload octets that may wait for such a thread.
+        allow_lossy: Tracks of lossy codecs may be taken.
+        manifest_limits: Bounds on manifests.
+        authorization: Tokens sent with every request.
+        profile: How identifiers are computed.
+    """
+
+    discovery_wait: float = 0.5
+    max_probes: int = 32
+    fill_wait: float = 2.0
+    fill_timeout: float = 10.0
+    max_attempts: int = 4
+    retry_interval: float = 0.1
+    max_retry_interval: float = 2.0
+    max_fetches: int = 4
+    done_wait: float = 1.0
+    subscriber_priority: int = 128
+    max_memory_bytes: int = 256 * 1024 * _MIB
+    hash_threshold_bytes: int | None = 256 * 1024
+    max_hashing_bytes: int = 64 * _MIB
+    allow_lossy: bool = False
+    manifest_limits: ManifestLimits = ManifestLimits()  # noqa: RUF009 - a frozen value
+    authorization: tuple[Token, ...] = ()
+    profile: IdentityProfile = KVSP_PROVISIONAL
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.subscriber_priority <= 255:
+            raise ConfigError("subscriber_priority", "1..255", str(self.subscriber_priority))

@@ -1,0 +1,231 @@
+"""The consumer: finds publications of a prompt and retrieves prefixes of them."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from kvcs.client.config import ConsumerConfig
+from kvcs.client.discovery import Candidate, Discovery
+from kvcs.client.manifest_track import ManifestTrack
+from kvcs.client.memory import HostMemory, Memory
+from kvcs.client.retrieval import Retrieval, Wish
+from kvcs.client.selection import Prefix
+from kvcs.client.signal import Signal
+from kvcs.client.source import Source
+from kvcs.endpoint.connection import Connection
+from kvcs.errors import ConfigError, KvcsError
+from kvcs.kv.consistency import check_anchor, check_identity
+from kvcs.kv.descriptor import Descriptor
+from kvcs.kv.identity import BlockKey, ScopeKey
+from kvcs.kv.manifest import Manifest
+from kvcs.kv.naming import PublicationName, anchor_prefix
+from kvcs.names import TrackNamespace
+
+__all__ = ("Consumer",)
+
+
+class Consumer:
+    """Takes KV caches from a relay, or from a publisher itself.
+
+    Args:
+        connection: Session to ask on.
+        scope_key: Secret of the scope.
+        descriptor: What the consumer's engine needs; None when exact publications are
+            retrieved whose manifest says what they hold.
+        config: Settings.
+        others: Further sessions, for recovery; the same publication is asked for there.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        scope_key: ScopeKey,
+        descriptor: Descriptor | None = None,
+        config: ConsumerConfig | None = None,
+        others: Sequence[Connection] = (),
+    ) -> None:
+        self._connection = connection
+        self._scope_key = scope_key
+        self._descriptor = descriptor
+        self._config = config or ConsumerConfig()
+        self._others = tuple(others)
+        # Two searches at once could ask for one prefix twice, which a peer must refuse.
+        self._searching = asyncio.Lock()
+        self.ignored_namespaces = 0
+
+    def __repr__(self) -> str:
+        return f"<Consumer {self._connection.peer}>"
+
+    def block_keys(self, tokens: Sequence[int]) -> tuple[BlockKey, ...]:
+        """Return the Block Keys of the complete blocks of `tokens`.
+
+        Raises:
+            ConfigError: The consumer has no descriptor.
+            DataError: A token is not an integer 0..2^32-1.
+        """
+        descriptor = self._needed_descriptor()
+        profile = self._config.profile
+        compatibility_id = profile.compatibility_id(self._scope_key, descriptor)
+        return profile.block_keys(
+            self._scope_key, compatibility_id, tokens, block_tokens=descriptor.block_tokens
+        )
+
+    async def discover(
+        self,
+        tokens: Sequence[int],
+        *,
+        blocks: int | None = None,
+        timeout: float = 10.0,  # noqa: ASYNC109 - expiry is an answer, not an exception
+    ) -> list[Candidate]:
+        """Find publications of a prompt, best first.
+
+        All complete-block prefixes are asked for at once; those of the longest one that is
+        known are returned: complete ones first, then those with more completed layers, then
+        those seen first. Nothing found, also within `timeout`, is an empty list.
+
+        Args:
+            tokens: The prompt.
+            blocks: Most blocks to look for; None for all complete ones.
+            timeout: Seconds for the whole search.
+
+        Raises:
+            RequestRejected: The peer refused to tell.
+            KvcsError: The session ended.
+        """
+        keys = self.block_keys(tokens)
+        descriptor, profile = self._needed_descriptor(), self._config.profile
+        scope_id = profile.scope_id(self._scope_key)
+        compatibility_id = profile.compatibility_id(self._scope_key, descriptor)
+        longest = len(keys) if blocks is None else min(blocks, len(keys))
+        prefixes = [
+            (count, anchor_prefix(scope_id, compatibility_id, keys[count - 1]))
+            for count in range(longest, 0, -1)
+        ]
+        search = Discovery(self._connection, prefixes, self._config)
+        try:
+            async with asyncio.timeout(timeout), self._searching:
+                found = await search.run()
+                candidates = [
+                    Candidate(name=name, blocks=count, keys=keys) for count, name in found
+                ]
+                return await self._ranked(candidates)
+        except TimeoutError:
+            return []
+        finally:
+            self.ignored_namespaces += search.ignored
+
+    def candidate(
+        self,
+        namespace: TrackNamespace | PublicationName,
+        tokens: Sequence[int] = (),
+        *,
+        is_vouched: bool = False,
+    ) -> Candidate:
+        """Name an exact publication, for example from an index or a URL.
+
+        Args:
+            namespace: The full Track Namespace of five fields.
+            tokens: The prompt; without it the caller vouches for the publication's tokens.
+            is_vouched: The caller knows that the publication's tokens start with `tokens`, so
+                that a segment may be used in part.
+
+        Raises:
+            DataError: Not the namespace of a publication.
+        """
+        if isinstance(namespace, TrackNamespace):
+            namespace = PublicationName.parse(namespace)
+        return Candidate(
+            name=namespace,
+            keys=self.block_keys(tokens) if tokens else (),
+            is_vouched=is_vouched,
+        )
+
+    def retrieve(
+        self,
+        candidate: Candidate,
+        *fallbacks: Candidate,
+        layers: Iterable[int] | None = None,
+        blocks: int | None = None,
+        memory: Memory | None = None,
+        timeout: float = 60.0,
+        idle_timeout: float | None = None,
+    ) -> Retrieval:
+        """Prepare a retrieval; entering it starts it.
+
+        Args:
+            candidate: The publication.
+            fallbacks: Other publications of the same tokens. They are used only when both
+                are deterministic; otherwise start another retrieval.
+            layers: Wanted layer indexes; None for all.
+            blocks: Wanted blocks of the prefix; None for those that the publication lists
+                when the retrieval begins, as far as they are of the candidate's tokens.
+            memory: Where verified Data goes; host memory by default.
+            timeout: Seconds for the whole retrieval.
+            idle_timeout: Seconds without a newly verified Object after which recovery
+                starts; longer than the publisher takes for a layer.
+
+        Raises:
+            ConfigError: No layers, or no blocks.
+        """
+        wanted = None if layers is None else tuple(sorted(set(layers)))
+        if wanted == () or (blocks is not None and blocks < 1):
+            raise ConfigError("layers and blocks", "at least one of each")
+        prefix = Prefix(
+            keys=candidate.keys,
+            blocks=blocks,
+            is_vouched=candidate.is_vouched or not candidate.keys,
+            allow_lossy=self._config.allow_lossy,
+        )
+        wish = Wish(
+            prefix=prefix,
+            layers=wanted,
+            memory=memory or HostMemory(),
+            timeout=timeout,
+            idle_timeout=idle_timeout,
+            check=lambda manifest, name: self._check(manifest, name, candidate.keys),
+        )
+        sources = (
+            Source(self._connection, candidate.name),
+            *(Source(other, candidate.name) for other in self._others),
+            *(Source(self._connection, fallback.name) for fallback in fallbacks),
+        )
+        return Retrieval(sources, wish, self._config)
+
+    def _needed_descriptor(self) -> Descriptor:
+        if self._descriptor is None:
+            raise ConfigError("descriptor", "the descriptor of the consumer's engine")
+        return self._descriptor
+
+    def _check(self, manifest: Manifest, name: PublicationName, keys: Sequence[BlockKey]) -> None:
+        check_identity(manifest, name, self._scope_key, self._config.profile)
+        check_anchor(manifest, name, keys)
+
+    async def _ranked(self, candidates: list[Candidate]) -> list[Candidate]:
+        """Order publications of one prefix by how much of them there is."""
+        if len(candidates) < 2:
+            return candidates
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._progress(candidate)) for candidate in candidates]
+        progress = {id(c): task.result() for c, task in zip(candidates, tasks, strict=True)}
+        return sorted(candidates, key=lambda c: progress[id(c)], reverse=True)
+
+    async def _progress(self, candidate: Candidate) -> tuple[bool, int]:
+        """Return whether a publication is complete, and how many layers are listed."""
+        track = ManifestTrack(
+            Source(self._connection, candidate.name),
+            self._config,
+            signal=Signal(),
+            check=lambda manifest: self._check(manifest, candidate.name, candidate.keys),
+            on_manifest=lambda _: None,
+            on_error=lambda _error, _discards: None,
+        )
+        try:
+            manifest = await track.open()
+        except KvcsError:
+            return False, -1
+        finally:
+            track.close()
+        listed = (s.object_digests.values() for s in manifest.segments)
+        return manifest.complete, min(
+            (len(groups) for track in listed for groups in track), default=0
+        )

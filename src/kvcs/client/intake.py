@@ -1,0 +1,213 @@
+"""From an Object to verified bytes in the caller's memory.
+
+Theory of operation. A `TrackIntake` belongs to one data track of one segment. `receive` takes
+every Object of that track, wherever it came from (subscription, fill, FETCH, another relay),
+and checks it completely before one octet of it is written: place, header, digest, and the
+digest that the manifest lists, if it lists one yet. A manifest that comes later is compared
+with what was accepted. A block is written once; the same block with other bytes, or a manifest
+that lists another digest, means that the publication contradicts itself, and `on_discard`
+says so. Objects that fail a check count by reason and stay missing.
+
+Source:
+    KVCS, "Object Payload" and "Manifest Track".
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from kvcs.client.ledger import BlockState, TrackLedger
+from kvcs.client.memory import Placement
+from kvcs.client.selection import WantedSegment
+from kvcs.client.verdict import Counters
+from kvcs.client.verifier import Verifier
+from kvcs.errors import DataError, IntegrityError
+from kvcs.kv.codecs import codec
+from kvcs.kv.layout import Layout
+from kvcs.kv.manifest import Manifest, Segment
+from kvcs.kv.naming import Component, DataTrackName
+from kvcs.kv.payload import HEADER_BYTES, Expectation, IntegrityReason, verify_payload
+from kvcs.moqt.codepoints import ObjectStatus
+from kvcs.moqt.wire.object import Object
+from kvcs.names import Location
+
+__all__ = ("IntakeContext", "TrackIntake")
+
+# The Data Digest is the last field of the header.
+_DIGEST: Final = slice(HEADER_BYTES - 32, HEADER_BYTES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntakeContext:
+    """What all tracks of one retrieval share.
+
+    Attributes:
+        layout: Geometry of the publication.
+        placement: The caller's memory.
+        prefix_blocks: Blocks that the buffers hold, over all segments.
+        counters: Counts of the retrieval.
+        verifier: Where checks run.
+        on_verified: Called with the layer, and whether this track now has all of it, after each
+            block that was verified and put in place.
+        on_settled: Called when a track has no check pending any more.
+        on_discard: Called when the publication contradicts itself.
+    """
+
+    layout: Layout
+    placement: Placement
+    prefix_blocks: int
+    counters: Counters
+    verifier: Verifier
+    on_verified: Callable[[int, bool], None]
+    on_settled: Callable[[], None]
+    on_discard: Callable[[DataError], None]
+
+
+class TrackIntake:
+    """Checks the Objects of one data track and puts their Data in place.
+
+    Args:
+        context: What all tracks of the retrieval share.
+        wanted: What is taken of the segment.
+        name: The data track, one of ``wanted.tracks``.
+        layers: Wanted layer indexes, ascending.
+        manifest: The newest manifest that is known.
+    """
+
+    def __init__(
+        self,
+        context: IntakeContext,
+        wanted: WantedSegment,
+        name: DataTrackName,
+        *,
+        layers: Sequence[int],
+        manifest: Manifest,
+    ) -> None:
+        self.name: Final = name
+        self.wanted: Final = wanted
+        self.ledger: Final = TrackLedger(layers, wanted.wanted_blocks)
+        self.pending = 0
+        self._context = context
+        self._codec = codec(name.codec)
+        self._manifest = manifest
+        self.take_manifest(manifest)
+
+    def __repr__(self) -> str:
+        return f"<TrackIntake {self.name} {self.ledger!r}>"
+
+    @property
+    def layers(self) -> int:
+        """Number of layers of the model, wanted or not."""
+        return self._context.layout.layers
+
+    @property
+    def is_unlisted(self) -> bool:
+        """The segment is complete, and its manifest lists no digests of this track."""
+        segment = self.segment
+        return segment.complete and str(self.name) not in segment.object_digests
+
+    @property
+    def segment(self) -> Segment:
+        """The segment as the newest manifest has it."""
+        return self._manifest.segments[self.wanted.segment]
+
+    def take_manifest(self, manifest: Manifest) -> None:
+        """Use a newer manifest, and compare the digests that it lists with what was accepted.
+
+        Raises:
+            IntegrityError: A block that was accepted has another digest.
+        """
+        self._manifest = manifest
+        groups = self.segment.object_digests.get(str(self.name), ())
+        for layer_index, digests in enumerate(groups):
+            self.ledger.confirm(layer_index, digests)
+
+    def receive(self, obj: Object) -> None:
+        """Check one Object; a Normal one that is wanted ends up in the caller's memory."""
+        if obj.status is not ObjectStatus.NORMAL:
+            return
+        counters = self._context.counters
+        counters.payload_bytes += len(obj.payload)
+        location = obj.location
+        try:
+            expectation = self._manifest.expectation(self.name, location, self._context.layout)
+        except DataError:
+            counters.reject(IntegrityReason.LOCATION)
+            return
+        if not self.ledger.is_wanted(location.group_id, location.object_id):
+            counters.excess += 1
+            return
+        # A second copy is compared with the first one, not with the list.
+        if self.ledger.digest(location.group_id, location.object_id) is not None:
+            expectation = replace(expectation, digest=None)
+        self.pending += 1
+        self._context.verifier.run(
+            partial(self._check, obj.payload, expectation),
+            partial(self._settle, location, obj.payload),
+            len(obj.payload),
+        )
+
+    def _check(self, payload: bytes, expectation: Expectation) -> memoryview | DataError:
+        """Verify and decode; runs anywhere, and reports failure as a value."""
+        layout, layer_index = self._context.layout, expectation.place.layer_index
+        component = self.name.component
+        try:
+            data = verify_payload(payload, expectation)
+            raw = self._codec.decode(data, layout, component=component, layer_index=layer_index)
+            return memoryview(raw)
+        except DataError as error:
+            return error
+
+    def _settle(self, location: Location, payload: bytes, outcome: memoryview | DataError) -> None:
+        """Act on the outcome of a check; runs in the event loop."""
+        self.pending -= 1
+        if isinstance(outcome, DataError):
+            self._reject(
+                location, outcome.reason if isinstance(outcome, IntegrityError) else "decoding"
+            )
+        else:
+            self._settle_genuine(location, payload[_DIGEST], outcome)
+        if not self.pending:
+            self._context.on_settled()
+
+    def _settle_genuine(self, location: Location, digest: bytes, data: memoryview) -> None:
+        known = self.ledger.digest(location.group_id, location.object_id)
+        if known is not None:
+            self._settle_duplicate(location, same=known == digest)
+            return
+        # Looked up again: a manifest may have come while the check ran in a thread.
+        if self.segment.digest(self.name, location) not in (None, digest):
+            self._reject(location, IntegrityReason.LISTED_DIGEST)
+            return
+        self._place(location, data)
+        counters = self._context.counters
+        counters.verified += 1
+        counters.verified_bytes += data.nbytes
+        is_whole = self.ledger.accept(location.group_id, location.object_id, digest)
+        self._context.on_verified(location.group_id, is_whole)
+
+    def _reject(self, location: Location, reason: str) -> None:
+        self._context.counters.reject(reason)
+        blocks = range(location.object_id, location.object_id + 1)
+        self.ledger.mark(location.group_id, blocks, BlockState.REJECTED)
+
+    def _settle_duplicate(self, location: Location, *, same: bool) -> None:
+        if same:
+            self._context.counters.duplicate += 1
+            return
+        text = f"track {self.name} has two different Objects at {location}"
+        self._context.on_discard(IntegrityError("contradiction", text))
+
+    def _place(self, location: Location, data: memoryview) -> None:
+        """Copy raw Data of one block to its place; jointly encoded Data is split."""
+        context, layer_index = self._context, location.group_id
+        component = self.name.component
+        parts = (Component.K, Component.V) if component is Component.KV else (component,)
+        block = self.wanted.first_block + location.object_id
+        offset = 0
+        for part in parts:
+            size = context.layout.data_bytes(part, layer_index)
+            view = context.placement.view(part, layer_index, size * context.prefix_blocks)
+            view[block * size : (block + 1) * size] = data[offset : offset + size]
+            offset += size

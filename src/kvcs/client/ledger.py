@@ -1,0 +1,200 @@
+"""Which blocks of one data track are wanted, which are verified, and why others are missing.
+
+Theory of operation. A `TrackLedger` belongs to one data track of one segment. Each wanted
+layer is a row of one state octet and one digest per block, so that a row of 4,000 blocks
+costs 132 KB and every question is a search in a bytearray. States only ever move from
+"missing for some reason" to "verified"; a verified block stays verified. The ledger knows
+nothing of streams, requests or memory.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from itertools import pairwise
+from typing import Final
+
+from kvcs.errors import IntegrityError
+
+__all__ = ("BlockState", "MissingReason", "MissingRun", "TrackLedger")
+
+DIGEST_BYTES: Final = 32
+
+
+class MissingReason(StrEnum):
+    """Why a wanted block is not there, gravest first."""
+
+    DISCARDED = "discarded"  # the publication contradicts itself; nothing of it may be used
+    REJECTED = "rejected"  # it arrived and failed a check
+    REFUSED = "refused"  # the request for its track was refused
+    NON_EXISTENT = "non_existent"  # the publisher says that it does not exist
+    NOT_PUBLISHED = "not_published"  # the publication ended, or never listed it
+    UNKNOWN = "unknown"  # whoever was asked no longer holds it
+    TIMED_OUT = "timed_out"  # a relay waited for it in vain
+    RESET = "reset"  # its stream was reset, or its subscription ended early
+    CONNECTION_LOST = "connection_lost"
+    STALLED = "stalled"  # nothing new was verified for idle_timeout, and recovery brought nothing
+    DEADLINE = "deadline"  # the timeout of the call passed first
+    STOPPED = "stopped"  # the caller left the retrieval
+
+
+class BlockState(IntEnum):
+    """State of one wanted block in one layer of one track."""
+
+    PENDING = 0
+    VERIFIED = 1
+    REJECTED = 2
+    NON_EXISTENT = 3
+    UNKNOWN = 4
+    TIMED_OUT = 5
+    RESET = 6
+
+
+@dataclass(frozen=True, slots=True)
+class MissingRun:
+    """Blocks [first, end) of one layer that are in one state other than VERIFIED."""
+
+    layer_index: int
+    first: int
+    end: int
+    state: BlockState
+
+
+@dataclass(slots=True)
+class _Row:
+    states: bytearray
+    digests: bytearray
+    verified: int = 0
+    confirmed: bool = False
+
+
+class TrackLedger:
+    """The wanted blocks of one data track.
+
+    Args:
+        layers: Wanted layer indexes, ascending.
+        blocks: Wanted blocks of the segment: 0..blocks-1.
+    """
+
+    __slots__ = ("_remaining", "_rows", "blocks")
+
+    def __init__(self, layers: Sequence[int], blocks: int) -> None:
+        self.blocks = blocks
+        self._rows = {
+            layer: _Row(bytearray(blocks), bytearray(blocks * DIGEST_BYTES)) for layer in layers
+        }
+        self._remaining = len(self._rows) * blocks
+
+    def __repr__(self) -> str:
+        return f"<TrackLedger {len(self._rows)} layers x {self.blocks}, {self._remaining} missing>"
+
+    @property
+    def remaining(self) -> int:
+        """Wanted Objects that are not verified."""
+        return self._remaining
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Wanted layer indexes, ascending."""
+        return tuple(self._rows)
+
+    def is_wanted(self, layer_index: int, block_index: int) -> bool:
+        """Tell whether the block is wanted in that layer."""
+        return layer_index in self._rows and 0 <= block_index < self.blocks
+
+    def digest(self, layer_index: int, block_index: int) -> bytes | None:
+        """Return the digest of a verified block, or None while it is not verified."""
+        row = self._rows[layer_index]
+        if row.states[block_index] != BlockState.VERIFIED:
+            return None
+        start = block_index * DIGEST_BYTES
+        return bytes(row.digests[start : start + DIGEST_BYTES])
+
+    def accept(self, layer_index: int, block_index: int, digest: bytes) -> bool:
+        """Record a verified block; return True when its layer is now whole.
+
+        The block must be wanted and not verified yet.
+        """
+        row = self._rows[layer_index]
+        assert row.states[block_index] != BlockState.VERIFIED
+        row.states[block_index] = BlockState.VERIFIED
+        start = block_index * DIGEST_BYTES
+        row.digests[start : start + DIGEST_BYTES] = digest
+        row.verified += 1
+        self._remaining -= 1
+        return row.verified == self.blocks
+
+    def mark(self, layer_index: int, blocks: range, state: BlockState) -> None:
+        """Record why blocks of a layer are missing; verified and unwanted ones are left alone."""
+        row = self._rows.get(layer_index)
+        if row is None:
+            return
+        for block_index in range(max(blocks.start, 0), min(blocks.stop, self.blocks)):
+            if row.states[block_index] != BlockState.VERIFIED:
+                row.states[block_index] = state
+
+    def is_whole(self, layer_index: int) -> bool:
+        """Tell whether every wanted block of the layer is verified."""
+        return self._rows[layer_index].verified == self.blocks
+
+    def missing(self) -> Iterator[MissingRun]:
+        """Yield what is not verified as runs of one state, by layer and block."""
+        for layer_index, row in self._rows.items():
+            if row.verified == self.blocks:
+                continue
+            states = row.states
+            edges = [i for i in range(1, self.blocks) if states[i] != states[i - 1]]
+            for first, end in pairwise((0, *edges, self.blocks)):
+                if states[first] != BlockState.VERIFIED:
+                    yield MissingRun(layer_index, first, end, BlockState(states[first]))
+
+    def holes(self) -> Iterator[tuple[int, range]]:
+        """Yield (layer index, blocks) of every run that is not verified, whatever the reason."""
+        pending: tuple[int, range] | None = None
+        for run in self.missing():
+            if pending and pending[0] == run.layer_index and pending[1].stop == run.first:
+                pending = (run.layer_index, range(pending[1].start, run.end))
+                continue
+            if pending:
+                yield pending
+            pending = (run.layer_index, range(run.first, run.end))
+        if pending:
+            yield pending
+
+    def verified_prefix(self) -> int:
+        """Return the greatest m such that blocks 0..m-1 are verified in every wanted layer."""
+        return min((_leading(row.states) for row in self._rows.values()), default=self.blocks)
+
+    def confirm(self, layer_index: int, listed: Sequence[bytes]) -> None:
+        """Compare the verified blocks of a layer with the digests that a manifest lists.
+
+        Blocks that are verified later must be compared by whoever verifies them.
+
+        Raises:
+            IntegrityError: A verified block has another digest than the listed one.
+        """
+        row = self._rows.get(layer_index)
+        if row is None or row.confirmed:
+            return
+        digests = bytearray().join(listed[: self.blocks])
+        if digests != row.digests:
+            self._compare(layer_index, row, digests)
+        row.confirmed = True
+
+    def _compare(self, layer_index: int, row: _Row, digests: bytearray) -> None:
+        for block_index in range(self.blocks):
+            place = slice(block_index * DIGEST_BYTES, (block_index + 1) * DIGEST_BYTES)
+            verified = row.states[block_index] == BlockState.VERIFIED
+            if verified and digests[place] != row.digests[place]:
+                raise IntegrityError(
+                    "contradiction",
+                    f"the manifest lists another digest for layer {layer_index}, block "
+                    f"{block_index} than the one that was accepted",
+                )
+
+    def unconfirmed(self) -> int:
+        """Return how many wanted layers no manifest has listed yet."""
+        return sum(not row.confirmed for row in self._rows.values())
+
+
+def _leading(states: bytearray) -> int:
+    return len(states) - len(states.lstrip(b"\x01"))

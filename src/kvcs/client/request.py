@@ -1,0 +1,199 @@
+"""One SUBSCRIBE or FETCH of ours, and what has come of it so far.
+
+A `Request` listens to the events of its request, hands Objects to its receiver at once, and
+keeps everything else as plain state, so that whoever drives it can wait for a condition on
+that state with the shared `Signal`.
+"""
+
+from enum import Enum
+from typing import Protocol, Self
+
+from kvcs.client.signal import Signal
+from kvcs.endpoint.connection import Connection
+from kvcs.errors import KvcsError, RequestRejected
+from kvcs.moqt.codepoints import RangeMarker
+from kvcs.moqt.session import events
+from kvcs.moqt.session.actions import RequestId, StreamId
+from kvcs.moqt.session.events import (
+    Event,
+    FetchAccepted,
+    FetchOpened,
+    ObjectReceived,
+    PublishDoneReceived,
+    RangeEnded,
+    RequestCancelled,
+    SessionClosed,
+    StreamAborted,
+    StreamFinished,
+    SubgroupOpened,
+    SubscribeAccepted,
+    SubscriptionDrained,
+)
+from kvcs.moqt.wire.object import Object
+from kvcs.moqt.wire.parameters import Parameters
+from kvcs.names import FullTrackName, Location
+
+__all__ = ("FetchState", "Receiver", "Request")
+
+
+class FetchState(Enum):
+    """State of the fetch stream of a FETCH or a fill."""
+
+    NONE = 0
+    OPEN = 1
+    FINISHED = 2
+    ABORTED = 3
+
+
+class Receiver(Protocol):
+    """Takes the data of a request."""
+
+    def receive_object(self, obj: Object, *, is_fetch: bool) -> None:
+        """Take one whole Object."""
+        ...
+
+    def receive_marker(self, marker: RangeMarker, location: Location) -> None:
+        """Take one End of Range record of the fetch stream."""
+        ...
+
+
+class Request:
+    """State of one request.
+
+    Attributes:
+        accepted: SUBSCRIBE_OK or FETCH_OK.
+        rejected: REQUEST_ERROR, or no answer in time.
+        fetch: State of the fetch stream.
+        done: PUBLISH_DONE.
+        aborted_groups: Groups whose Subgroup streams were reset and not taken yet.
+        error: The session ended, with this error.
+    """
+
+    def __init__(self, connection: Connection, signal: Signal, receiver: Receiver) -> None:
+        self.accepted: SubscribeAccepted | FetchAccepted | None = None
+        self.rejected: events.RequestRejected | None = None
+        self.fetch = FetchState.NONE
+        self.done: PublishDoneReceived | None = None
+        self.aborted_groups: set[int] = set()
+        self.error: KvcsError | None = None
+        self._connection = connection
+        self._signal = signal
+        self._receiver = receiver
+        self._request_id: RequestId | None = None
+        self._groups: dict[StreamId, int] = {}
+        self._is_fetch = False
+        self._is_ended = False
+
+    @classmethod
+    def subscribe(
+        cls,
+        connection: Connection,
+        track: FullTrackName,
+        parameters: Parameters,
+        *,
+        signal: Signal,
+        receiver: Receiver,
+    ) -> Self:
+        """Send SUBSCRIBE."""
+        request = cls(connection, signal, receiver)
+        request._request_id = connection.subscribe(track, parameters, request.receive)
+        return request
+
+    @classmethod
+    def fetch_range(
+        cls,
+        connection: Connection,
+        track: FullTrackName,
+        parameters: Parameters,
+        *,
+        signal: Signal,
+        receiver: Receiver,
+    ) -> Self:
+        """Send FETCH."""
+        request = cls(connection, signal, receiver)
+        request._is_fetch = True
+        request._request_id = connection.fetch(track, parameters, request.receive)
+        return request
+
+    @property
+    def is_answered(self) -> bool:
+        """An answer arrived, or none can arrive any more."""
+        return self.accepted is not None or self.is_over
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing more comes of the request."""
+        if self._is_fetch and self.fetch is not FetchState.OPEN:
+            is_finished = self.fetch is FetchState.FINISHED and self.accepted is not None
+            return self._is_ended or is_finished or self.fetch is FetchState.ABORTED
+        return self._is_ended
+
+    @property
+    def largest(self) -> Location | None:
+        """LARGEST_OBJECT of SUBSCRIBE_OK."""
+        if isinstance(self.accepted, SubscribeAccepted):
+            return self.accepted.parameters.largest_object
+        return None
+
+    @property
+    def end_location(self) -> Location | None:
+        """End Location of FETCH_OK, inclusive."""
+        return self.accepted.end_location if isinstance(self.accepted, FetchAccepted) else None
+
+    def close(self) -> None:
+        """Cancel the request unless it is over, and stop listening."""
+        if self._request_id is None:
+            return
+        self._connection.cancel(self._request_id)
+        self._request_id = None
+        self._is_ended = True
+
+    def receive(self, event: Event) -> None:
+        """Take an event of the request or the end of its session."""
+        match event:
+            case ObjectReceived(obj=obj, is_fetch=is_fetch):
+                self._receiver.receive_object(obj, is_fetch=is_fetch)
+                return
+            case RangeEnded(marker=marker, location=location):
+                self._receiver.receive_marker(marker, location)
+                return
+            case SubgroupOpened(stream_id=stream_id, header=header):
+                self._groups[stream_id] = header.group_id
+                return
+            case StreamFinished(stream_id=stream_id) | StreamAborted(stream_id=stream_id):
+                self._end_stream(stream_id, is_aborted=isinstance(event, StreamAborted))
+            case _:
+                self._receive_control(event)
+        self._signal.set()
+
+    def _end_stream(self, stream_id: StreamId, *, is_aborted: bool) -> None:
+        group_id = self._groups.pop(stream_id, None)
+        if group_id is None:
+            self.fetch = FetchState.ABORTED if is_aborted else FetchState.FINISHED
+        elif is_aborted:
+            self.aborted_groups.add(group_id)
+
+    def _receive_control(self, event: Event) -> None:
+        match event:
+            case SubscribeAccepted() | FetchAccepted():
+                self.accepted = event
+            case events.RequestRejected():
+                self.rejected = event
+                self._is_ended = True
+            case FetchOpened():
+                self.fetch = FetchState.OPEN
+            case PublishDoneReceived():
+                self.done = event
+            case SubscriptionDrained() | RequestCancelled():
+                self._is_ended = True
+            case SessionClosed(error=error):
+                self.error = error
+                self._is_ended = True
+            case _:
+                pass
+
+    def rejection(self) -> RequestRejected:
+        """Return the refusal as an exception."""
+        assert self.rejected is not None
+        rejected = self.rejected
+        return RequestRejected(rejected.code, rejected.reason, retry_after=rejected.retry_after)

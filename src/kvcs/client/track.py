@@ -1,0 +1,332 @@
+"""Bringing one data track of one segment: live join, FETCH, fallbacks, repetition.
+
+Theory of operation. `TrackRetrieval.run` asks one peer until nothing is missing or nothing is
+left to try. While the segment is in production it subscribes with Next Object and a fill from
+the first layer that has holes, which brings every Object exactly once; a segment that is
+complete is fetched. Whatever goes wrong (a refused subscription, a fill that never begins, a
+reset, an end of range record) ends in the same question: which Locations are missing? They are
+fetched exactly. Steps that bring nothing are repeated a few times with growing pauses; one that
+verified anything new starts the count again. The deadline is the retrieval's, which cancels.
+
+Source:
+    KVCS, "Retrieval during Production", "Retrieval of Completed Caches", "Verification and
+    Recovery".
+"""
+
+import asyncio
+from dataclasses import replace
+from enum import Enum, auto
+from itertools import batched
+
+from kvcs.client.config import ConsumerConfig
+from kvcs.client.intake import TrackIntake
+from kvcs.client.ledger import BlockState, MissingReason
+from kvcs.client.recovery import (
+    FetchCoverage,
+    FetchPlan,
+    Refusal,
+    judge_refusal,
+    object_filter,
+    plan_fetches,
+)
+from kvcs.client.request import FetchState, Request
+from kvcs.client.signal import Signal
+from kvcs.client.source import Source
+from kvcs.errors import PublishDoneCode
+from kvcs.moqt.codepoints import GroupOrder, RangeMarker
+from kvcs.moqt.wire.filters import LocationFilter
+from kvcs.moqt.wire.object import Object
+from kvcs.moqt.wire.parameters import FillParameters, Parameters
+from kvcs.names import Location
+
+__all__ = ("TrackRetrieval",)
+
+
+class _Step(Enum):
+    """What one step leaves to do, if anything is still missing."""
+
+    NEXT = auto()  # take the next step at once
+    REPEAT = auto()  # pause, then try again
+    GIVE_UP = auto()  # asking this peer again is futile
+
+
+class TrackRetrieval:
+    """Brings one data track from one peer.
+
+    Args:
+        source: The peer and the publication.
+        intake: Where Objects go, and what is missing.
+        config: Settings of the consumer.
+        signal: Shared with the retrieval; set after every change that anyone waits for.
+
+    Attributes:
+        intake: As given.
+        reason: Why the last step brought nothing.
+    """
+
+    def __init__(
+        self, source: Source, intake: TrackIntake, config: ConsumerConfig, *, signal: Signal
+    ) -> None:
+        self.reason = MissingReason.NOT_PUBLISHED
+        self.intake = intake
+        self._source = source
+        self._config = config
+        self._signal = signal
+        self._track = source.name.track(intake.name.format())
+        self._is_stalled = False
+        self._must_fetch = False
+        self._is_ended = False
+        self._live: Request | None = None
+
+    async def run(self) -> None:
+        """Bring what is missing; return when nothing is, or when nothing is left to try."""
+        ledger = self.intake.ledger
+        failures = 0
+        while ledger.remaining and failures < self._config.max_attempts:
+            before = ledger.remaining
+            self._is_stalled = False
+            step = await self._step()
+            await self._signal.until(lambda: not self.intake.pending)
+            if step is _Step.GIVE_UP:
+                return
+            if ledger.remaining < before:
+                failures = 0
+            elif step is _Step.REPEAT:
+                failures += 1
+                await asyncio.sleep(self._pause(failures))
+
+    def stall(self) -> None:
+        """End the current step: nothing new has come for too long."""
+        self._is_stalled = True
+
+    async def close(self) -> None:
+        """Leave; a publisher that has nothing more to send may say so first."""
+        if (request := self._live) is None:
+            return
+        if self._takes_everything and not self.intake.ledger.remaining:
+            await self._signal.until(lambda: request.is_over, self._config.done_wait)
+        request.close()
+
+    @property
+    def _takes_everything(self) -> bool:
+        wanted = self.intake.wanted
+        layers = self.intake.ledger.layers
+        return wanted.wanted_blocks == wanted.blocks and len(layers) == self.intake.layers
+
+    def _pause(self, failures: int) -> float:
+        pause = self._config.retry_interval * 2 ** (failures - 1)
+        return min(pause, self._config.max_retry_interval)
+
+    def _is_settled(self) -> bool:
+        return not self.intake.ledger.remaining or self._is_stalled
+
+    async def _step(self) -> _Step:
+        if self.intake.segment.complete or self._must_fetch:
+            self._must_fetch = self._is_ended
+            return await self._fetch_missing()
+        return await self._join()
+
+    # Live join.
+
+    async def _join(self) -> _Step:
+        """Subscribe with fill, and stay until the track ends, breaks or is whole."""
+        if self._live is not None:
+            self._live.close()
+        first_layer = next(self.intake.ledger.missing()).layer_index
+        receiver = _TrackReceiver(self.intake, Location(first_layer, 0), filtered=self._is_filtered)
+        request = self._live = Request.subscribe(
+            self._source.connection,
+            self._track,
+            self._subscribe_parameters(first_layer),
+            signal=self._signal,
+            receiver=receiver,
+        )
+        await self._signal.until(lambda: request.is_answered or self._is_settled())
+        if request.rejected is not None:
+            return self._refused(request, subscribing=True)
+        if request.largest is not None and request.largest >= Location(first_layer, 0):
+            await self._await_fill(request, receiver, request.largest)
+        return await self._stay(request)
+
+    async def _await_fill(
+        self, request: Request, receiver: "_TrackReceiver", largest: Location
+    ) -> None:
+        """See the fill through; fetch what it should have brought if it fails."""
+        await self._signal.until(
+            lambda: request.fetch is not FetchState.NONE or request.is_over or self._is_settled(),
+            self._config.fill_wait,
+        )
+        await self._signal.until(
+            lambda: request.fetch is not FetchState.OPEN or request.is_over or self._is_settled()
+        )
+        if request.fetch is FetchState.FINISHED:
+            receiver.coverage.finish(largest)
+            return
+        if request.error is None and not self._is_settled():
+            await self._fetch(_up_to(receiver.start, largest))
+
+    async def _stay(self, request: Request) -> _Step:
+        """Take live Objects until nothing more comes; fetch Groups whose stream was reset."""
+        while True:
+            await self._signal.until(
+                lambda: request.is_over or request.aborted_groups or self._is_settled()
+            )
+            if self._is_settled() or not request.aborted_groups:
+                break
+            groups = sorted(request.aborted_groups)
+            request.aborted_groups.clear()
+            for group_id in groups:
+                await self._fetch_missing(only_layer=group_id)
+        if self._is_stalled:
+            self.reason = MissingReason.STALLED
+            request.close()
+            return _Step.REPEAT
+        return self._ended(request)
+
+    def _ended(self, request: Request) -> _Step:
+        """Judge a subscription that is over."""
+        if request.error is not None:
+            self.reason = MissingReason.CONNECTION_LOST
+            return _Step.GIVE_UP
+        self._is_ended = (
+            request.done is not None and request.done.status_code == PublishDoneCode.TRACK_ENDED
+        )
+        self.reason = MissingReason.NOT_PUBLISHED if self._is_ended else MissingReason.RESET
+        # Whatever ended it, a FETCH of what is missing tells what can still be had.
+        self._must_fetch = True
+        return _Step.NEXT
+
+    # FETCH.
+
+    async def _fetch_missing(self, *, only_layer: int | None = None) -> _Step:
+        """Fetch exactly what is missing, a few requests at a time."""
+        plans = plan_fetches(
+            self.intake.ledger,
+            segment_blocks=self.intake.wanted.blocks,
+            filter_ranges=self._source.filter_ranges,
+            only_layer=only_layer,
+        )
+        for batch in batched(plans, self._config.max_fetches):
+            async with asyncio.TaskGroup() as group:
+                name = f"fetch {self.intake.name}"
+                tasks = [group.create_task(self._fetch(plan), name=name) for plan in batch]
+            if any(task.result() is _Step.GIVE_UP for task in tasks):
+                return _Step.GIVE_UP
+        missing = self.intake.ledger.missing()
+        if all(run.state is BlockState.NON_EXISTENT for run in missing):
+            return _Step.GIVE_UP
+        return _Step.REPEAT
+
+    async def _fetch(self, plan: FetchPlan) -> _Step:
+        """Fetch one plan and note what the answer says about what it did not bring."""
+        start = Location(plan.first_layer, plan.blocks.start)
+        receiver = _TrackReceiver(self.intake, start, filtered=plan.filtered)
+        request = Request.fetch_range(
+            self._source.connection,
+            self._track,
+            self._with_priority(replace(plan.parameters, fill_timeout_ms=self._fill_timeout_ms)),
+            signal=self._signal,
+            receiver=receiver,
+        )
+        try:
+            await self._signal.until(lambda: request.is_over or self._is_settled())
+            return self._fetched(request, receiver, plan)
+        finally:
+            request.close()
+
+    def _fetched(self, request: Request, receiver: "_TrackReceiver", plan: FetchPlan) -> _Step:
+        if request.rejected is not None:
+            return self._refused(request, subscribing=False)
+        if request.error is not None:
+            self.reason = MissingReason.CONNECTION_LOST
+            return _Step.GIVE_UP
+        if self._is_stalled:
+            self.reason = MissingReason.STALLED
+        elif request.fetch is FetchState.FINISHED and request.end_location is not None:
+            self.reason = MissingReason.UNKNOWN if plan.filtered else MissingReason.NOT_PUBLISHED
+            receiver.coverage.finish(request.end_location)
+        elif request.fetch is FetchState.ABORTED:
+            self.reason = MissingReason.RESET
+            for layer_index in range(plan.first_layer, plan.last_layer + 1):
+                self.intake.ledger.mark(layer_index, plan.blocks, BlockState.RESET)
+        return _Step.REPEAT
+
+    def _refused(self, request: Request, *, subscribing: bool) -> _Step:
+        assert request.rejected is not None
+        self.reason = MissingReason.REFUSED
+        match judge_refusal(request.rejected.code, subscribing=subscribing):
+            case Refusal.FETCH_INSTEAD:
+                self._must_fetch = True
+                return _Step.NEXT
+            case Refusal.RETRY:
+                return _Step.REPEAT
+            case Refusal.FINAL:
+                return _Step.GIVE_UP
+
+    # Parameters.
+
+    @property
+    def _is_filtered(self) -> bool:
+        wanted = self.intake.wanted
+        return wanted.wanted_blocks < wanted.blocks and self._source.filter_ranges > 0
+
+    @property
+    def _fill_timeout_ms(self) -> int:
+        return max(1, round(self._config.fill_timeout * 1000))
+
+    def _subscribe_parameters(self, first_layer: int) -> Parameters:
+        last_layer = self.intake.ledger.layers[-1]
+        fill = FillParameters(
+            location_filter=LocationFilter.absolute_start_group_end(
+                first_layer, 0, last_layer - first_layer
+            )
+            if last_layer + 1 < self.intake.layers
+            else LocationFilter.absolute_start(first_layer, 0),
+            fill_timeout_ms=self._fill_timeout_ms,
+        )
+        blocks = range(self.intake.wanted.wanted_blocks)
+        return self._with_priority(
+            Parameters(
+                location_filter=LocationFilter.next_object(),
+                group_order=GroupOrder.ASCENDING,
+                fill=fill,
+                range_filters=(object_filter(blocks),) if self._is_filtered else (),
+            )
+        )
+
+    def _with_priority(self, parameters: Parameters) -> Parameters:
+        return replace(
+            parameters,
+            subscriber_priority=self._config.subscriber_priority,
+            authorization_tokens=self._config.authorization,
+        )
+
+
+class _TrackReceiver:
+    """Hands Objects to the intake, and the shape of a fetch stream to its coverage."""
+
+    __slots__ = ("_intake", "coverage", "start")
+
+    def __init__(self, intake: TrackIntake, start: Location, *, filtered: bool) -> None:
+        self.start = start
+        self.coverage = FetchCoverage(intake.ledger, start, filtered=filtered)
+        self._intake = intake
+
+    def receive_object(self, obj: Object, *, is_fetch: bool) -> None:
+        if is_fetch:
+            self.coverage.receive_object(obj.location)
+        self._intake.receive(obj)
+
+    def receive_marker(self, marker: RangeMarker, location: Location) -> None:
+        self.coverage.receive_marker(marker, location)
+
+
+def _up_to(start: Location, largest: Location) -> FetchPlan:
+    """Plan the FETCH that stands in for a fill: everything up to the Largest of the join."""
+    delta = largest.group_id - start.group_id
+    location = LocationFilter.absolute_range(start.group_id, 0, delta, largest.object_id)
+    parameters = Parameters(location_filter=location, group_order=GroupOrder.ASCENDING)
+    blocks = range(largest.object_id + 1)
+    return FetchPlan(
+        start.group_id, largest.group_id, blocks, filtered=False, parameters=parameters
+    )

@@ -1,0 +1,195 @@
+"""What came of a retrieval: values that say what is there, what is missing and why."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Final
+
+from kvcs.client.ledger import BlockState, MissingReason, TrackLedger
+from kvcs.errors import KvcsError
+
+__all__ = (
+    "Counters",
+    "LayerArrival",
+    "MissingRange",
+    "MissingReason",
+    "Verdict",
+    "missing_ranges",
+    "verified_prefix",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingRange:
+    """A run of blocks that one layer of one segment lacks.
+
+    Attributes:
+        segment: Segment number.
+        layer: Layer index.
+        first: First missing block of the run, counted inside the segment.
+        end: Block after the last missing one.
+        reason: Why; the gravest one where several components lack the block.
+    """
+
+    segment: int
+    layer: int
+    first: int
+    end: int
+    reason: MissingReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerArrival:
+    """When one layer became usable.
+
+    Attributes:
+        layer_index: Layer index.
+        seconds: Seconds from the start of the retrieval.
+    """
+
+    layer_index: int
+    seconds: float
+
+
+@dataclass(slots=True)
+class Counters:
+    """Objects and bytes of one retrieval.
+
+    Attributes:
+        verified: Wanted Objects that passed every check.
+        rejected: Objects that failed a check, by the word of the check.
+        duplicate: Objects that arrived again with the same bytes.
+        excess: Objects that nobody wanted: other blocks or layers.
+        payload_bytes: Payload octets that arrived, wanted or not.
+        verified_bytes: Data octets that were verified and put in place.
+    """
+
+    verified: int = 0
+    rejected: dict[str, int] = field(default_factory=dict[str, int])
+    duplicate: int = 0
+    excess: int = 0
+    payload_bytes: int = 0
+    verified_bytes: int = 0
+
+    @property
+    def rejected_total(self) -> int:
+        """Objects that failed a check, whatever the check."""
+        return sum(self.rejected.values())
+
+    def reject(self, reason: str) -> None:
+        """Count one rejected Object."""
+        self.rejected[reason] = self.rejected.get(reason, 0) + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The outcome of a retrieval.
+
+    Attributes:
+        complete: Every wanted block of every wanted layer is verified, and every digest was
+            confirmed by the manifest that lists it.
+        missing: What is not there, in order of segment, layer and block.
+        verified_prefix_blocks: Greatest m such that blocks 0..m-1 are verified in every wanted
+            layer and both components. 0 when the publication was discarded.
+        unconfirmed_layers: Verified layers of single tracks whose digests no manifest ever
+            listed, although the publication lists digests; `complete` is then false.
+        authenticated: True only under a verified signature, which this version cannot give.
+        error: What ended the retrieval early, or None.
+        verified, rejected, duplicate, excess, missing_objects: Counts of Objects.
+        verified_bytes: Data octets that were verified and put in place.
+        payload_bytes: Payload octets that arrived, wanted or not.
+        first_layer_s, last_layer_s: Seconds from the start to the first and the last usable
+            layer, or None when there was none.
+        arrivals: When each layer became usable, in that order.
+        elapsed_s: Seconds from start to end.
+
+    Source:
+        KVCS, "Verification and Recovery".
+    """
+
+    complete: bool
+    missing: tuple[MissingRange, ...]
+    verified_prefix_blocks: int
+    unconfirmed_layers: int
+    error: KvcsError | None
+    verified: int
+    rejected: Mapping[str, int]
+    duplicate: int
+    excess: int
+    missing_objects: int
+    verified_bytes: int
+    payload_bytes: int
+    arrivals: tuple[LayerArrival, ...]
+    elapsed_s: float
+    authenticated: bool = False
+
+    @property
+    def first_layer_s(self) -> float | None:
+        """Seconds until the first layer was usable."""
+        return self.arrivals[0].seconds if self.arrivals else None
+
+    @property
+    def last_layer_s(self) -> float | None:
+        """Seconds until the last layer was usable."""
+        return self.arrivals[-1].seconds if self.arrivals else None
+
+
+def verified_prefix(segments: Sequence[Sequence[TrackLedger]]) -> int:
+    """Return the greatest m such that blocks 0..m-1 are verified wherever they are wanted.
+
+    Args:
+        segments: The ledgers of each segment, one per track, in order from block 0.
+    """
+    blocks = 0
+    for ledgers in segments:
+        verified = min(ledger.verified_prefix() for ledger in ledgers)
+        blocks += verified
+        if verified < ledgers[0].blocks:
+            break
+    return blocks
+
+
+def missing_ranges(
+    segment: int, ledgers: Sequence[TrackLedger], pending: Sequence[MissingReason]
+) -> Iterator[MissingRange]:
+    """Yield what the tracks of one segment lack, by layer and block.
+
+    Args:
+        segment: Segment number.
+        ledgers: One per track of the segment, of the same layers and blocks.
+        pending: For each of them, the reason of blocks that nothing is known about.
+    """
+    reasons: dict[int, list[MissingReason | None]] = {}
+    for ledger, default in zip(ledgers, pending, strict=True):
+        for run in ledger.missing():
+            row = reasons.setdefault(run.layer_index, [None] * ledger.blocks)
+            reason = _REASONS.get(run.state, default)
+            row[run.first : run.end] = [
+                _graver(known, reason) for known in row[run.first : run.end]
+            ]
+    for layer_index in sorted(reasons):
+        first = 0
+        for reason, run in groupby(reasons[layer_index]):
+            end = first + sum(1 for _ in run)
+            if reason is not None:
+                yield MissingRange(
+                    segment=segment, layer=layer_index, first=first, end=end, reason=reason
+                )
+            first = end
+
+
+_REASONS: Final = {
+    BlockState.REJECTED: MissingReason.REJECTED,
+    BlockState.NON_EXISTENT: MissingReason.NON_EXISTENT,
+    BlockState.UNKNOWN: MissingReason.UNKNOWN,
+    BlockState.TIMED_OUT: MissingReason.TIMED_OUT,
+    BlockState.RESET: MissingReason.RESET,
+}
+# Gravest first: what a person must act on before what time may heal.
+_GRAVITY: Final = {reason: rank for rank, reason in enumerate(MissingReason)}
+
+
+def _graver(known: MissingReason | None, reason: MissingReason) -> MissingReason:
+    if known is None:
+        return reason
+    return min(known, reason, key=_GRAVITY.__getitem__)
