@@ -72,7 +72,7 @@ def matching_blocks(
     for segment in manifest.segments:
         if not _covers(segment, block_keys):
             partly = vouched and segment.end_block > len(block_keys)
-            return min(len(block_keys), segment.end_block) if partly else segment.first_block
+            return len(block_keys) if partly else segment.first_block
     return manifest.blocks
 
 

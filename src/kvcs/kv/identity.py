@@ -167,9 +167,14 @@ def reusable_blocks(tokens: int, *, block_tokens: int) -> int:
 
 
 def _bad_token(tokens: Sequence[int]) -> DataError:
-    for position, token in enumerate(tokens):
-        try:
-            struct.pack(">I", token)
-        except struct.error:
-            return DataError(f"token {position} is {token!r}, not an integer 0..{MAX_TOKEN}")
-    raise AssertionError("every token fits")
+    position = next(position for position, token in enumerate(tokens) if not _is_u32(token))
+    token = tokens[position]
+    return DataError(f"token {position} is {token!r}, not an integer 0..{MAX_TOKEN}")
+
+
+def _is_u32(token: int) -> bool:
+    try:
+        struct.pack(">I", token)
+    except struct.error:
+        return False
+    return True

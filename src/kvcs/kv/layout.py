@@ -32,15 +32,16 @@ class Layout:
         LayoutMismatch: A block of a layer does not fit the 32 bits of Data Length.
     """
 
-    __slots__ = ("_dtype", "_heads", "_k_dim", "_v_dim", "block_tokens", "layers")
+    __slots__ = ("_dims", "_dtype", "_heads", "block_tokens", "layers")
 
     def __init__(self, descriptor: Descriptor) -> None:
         self.layers = descriptor.layers
         self.block_tokens = descriptor.block_tokens
         self._dtype = descriptor.dtype
         self._heads = _per_layer(descriptor.layer_kv_heads, descriptor.kv_heads, self.layers)
-        self._k_dim = _per_layer(descriptor.layer_k_dim, descriptor.head_dim, self.layers)
-        self._v_dim = _per_layer(descriptor.layer_v_dim, descriptor.head_dim, self.layers)
+        k_dim = _per_layer(descriptor.layer_k_dim, descriptor.head_dim, self.layers)
+        v_dim = _per_layer(descriptor.layer_v_dim, descriptor.head_dim, self.layers)
+        self._dims = {Component.K: (k_dim,), Component.V: (v_dim,), Component.KV: (k_dim, v_dim)}
         for layer_index in range(self.layers):
             data_bytes = self.data_bytes(Component.KV, layer_index)
             if data_bytes > MAX_DATA_BYTES:
@@ -53,13 +54,7 @@ class Layout:
 
     def data_bytes(self, component: Component, layer_index: int) -> int:
         """Return the octets of one block, uncompressed."""
-        match component:
-            case Component.K:
-                dim = self._k_dim[layer_index]
-            case Component.V:
-                dim = self._v_dim[layer_index]
-            case Component.KV:
-                dim = self._k_dim[layer_index] + self._v_dim[layer_index]
+        dim = sum(dims[layer_index] for dims in self._dims[component])
         return self.block_tokens * self._heads[layer_index] * dim * self._dtype.itemsize
 
     def shape(self, component: Component, layer_index: int, tokens: int) -> tuple[int, int, int]:
@@ -70,8 +65,7 @@ class Layout:
         """
         if component is Component.KV:
             raise LayoutMismatch("Component kv has no shape of its own: it is a k and a v")
-        dims = self._k_dim if component is Component.K else self._v_dim
-        return tokens, self._heads[layer_index], dims[layer_index]
+        return tokens, self._heads[layer_index], self._dims[component][0][layer_index]
 
     def blocks(
         self,

@@ -43,7 +43,7 @@ class ManifestLimits:
     Attributes:
         max_bytes: Octets of the JSON text; as large as the largest Object of a session.
         max_depth: Nesting; six are needed.
-        max_values: JSON values, nearly all of them Data Digests; bounds the memory of parsing.
+        max_values: JSON values, nearly all of them Data Digests, of which no more fit `max_bytes`.
         max_segments: Segments, one for each prefill pass.
         max_tracks: Tracks of one segment.
         max_blocks: Blocks of all segments together.
@@ -51,7 +51,7 @@ class ManifestLimits:
 
     max_bytes: int = 16 * 2**20
     max_depth: int = 16
-    max_values: int = 2**19
+    max_values: int = 2**18
     max_segments: int = 4096
     max_tracks: int = 32
     max_blocks: int = 2**20
