@@ -1,0 +1,567 @@
+"""One MOQT session over one transport.
+
+Theory of operation: the connection owns a `Session` (rules), an `Outbox` (what is owed to the
+peer, ranked) and a `Transport` (bytes), and turns one crank, `_turn`: give the transport's
+events to the session, give the session's events to whoever listens, let the outbox send while
+the transport has room, apply the session's actions, set one timer. A turn runs when events
+arrive, when the transport has room again, at the earliest deadline, and after `wake`. It
+never waits, so it needs no task.
+
+Commands are called on `session` with ``now=connection.now``, followed by `wake`; the methods
+here that are named like requests do both. Events of a request go to its listener, all others
+to the listeners of the connection. Whoever listens is called inside a turn and must not wait.
+An exception from a listener or from our own code ends this session with INTERNAL_ERROR, and
+no other.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Final, assert_never
+
+from kvcs.endpoint.answers import Answer, Answers, wait_for
+from kvcs.errors import (
+    ConnectionLost,
+    KvcsError,
+    LocalProtocolError,
+    RequestErrorCode,
+    TerminationCode,
+)
+from kvcs.moqt.session.actions import (
+    Action,
+    CloseSession,
+    RequestId,
+    ResetStream,
+    SendDatagram,
+    SendStream,
+    SetPriority,
+    StopSending,
+)
+from kvcs.moqt.session.events import (
+    Event,
+    FetchReceived,
+    PublishNamespaceReceived,
+    PublishReceived,
+    RequestCancelled,
+    RequestRejected,
+    SessionClosed,
+    SetupComplete,
+    SubscribeNamespaceReceived,
+    SubscribeReceived,
+    SubscribeTracksReceived,
+    SubscriptionDrained,
+    TrackStatusReceived,
+)
+from kvcs.moqt.session.session import Session
+from kvcs.moqt.track.outbox import Outbox
+from kvcs.moqt.wire.parameters import NO_PARAMETERS, Parameters
+from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
+from kvcs.names import FullTrackName, TrackNamespace
+from kvcs.transport.interface import (
+    Closed,
+    Datagram,
+    StreamData,
+    StreamReset,
+    Transport,
+    TransportEvent,
+)
+from kvcs.transport.interface import StopSending as StopSendingReceived
+
+__all__ = ("Connection", "Listener")
+
+type Listener = Callable[[Event], None]
+
+#: Requests that are refused at once when nobody listens, instead of timing out at the peer.
+_REQUESTS: Final = (
+    SubscribeReceived,
+    FetchReceived,
+    TrackStatusReceived,
+    PublishReceived,
+    PublishNamespaceReceived,
+    SubscribeNamespaceReceived,
+    SubscribeTracksReceived,
+)
+#: After these nothing more is said about a request.
+_LAST_WORDS: Final = (RequestRejected, RequestCancelled, SubscriptionDrained)
+
+_logger = logging.getLogger("kvcs.endpoint")
+
+
+class Connection:
+    """One MOQT session over one Transport.
+
+    Attributes:
+        session: The rules; commands are called here.
+        outbox: What is owed to the peer.
+        peer: Address of the peer, for people.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        session: Session,
+        *,
+        close_timeout: float = 5.0,
+        max_queued_bytes: int = 64 * 2**20,
+    ) -> None:
+        """Put a session on a transport; `start` begins it.
+
+        Args:
+            transport: A connected transport that nobody listens to yet.
+            session: A session that has not started.
+            close_timeout: Seconds that `close` may take to send what is owed.
+            max_queued_bytes: Bytes that may wait for a peer that does not read. Data stays far
+                below, at the transport's high-water mark; only messages can pass that, and
+                more of them than this end the session.
+        """
+        self.session = session
+        self.outbox = Outbox()
+        self.peer = str(transport.peer_address)
+        self._transport = transport
+        self._close_timeout = close_timeout
+        self._max_queued_bytes = max_queued_bytes
+        self._loop = asyncio.get_running_loop()
+        self._listeners: list[Listener] = []
+        self._on_closed: list[Callable[[], None]] = []
+        self._by_request: dict[RequestId, Listener] = {}
+        self._answers = Answers()
+        self._turn_due = False
+        self._is_turning = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._time_floor = 0.0
+        self._is_clean = False
+        self._error: KvcsError | None = None
+        self._ready = asyncio.Event()
+        self._over = asyncio.Event()
+        self._outbox_empty = asyncio.Event()
+        self._started_at = self.now
+        self._bytes_in = self._bytes_out = self._requests = 0
+        self._is_debug = _logger.isEnabledFor(logging.DEBUG)
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "open"
+        return f"<Connection {self.peer} {state}, {len(self._by_request)} requests>"
+
+    # State.
+
+    @property
+    def now(self) -> float:
+        """Monotonic seconds of the event loop, for the session's commands."""
+        return max(self._loop.time(), self._time_floor)
+
+    @property
+    def closed(self) -> bool:
+        """Tell whether the session is over."""
+        return self.session.is_closed
+
+    def start(self, prepare: Callable[["Connection"], None] | None = None) -> None:
+        """Begin: send SETUP and take the transport's events.
+
+        Args:
+            prepare: Called before anything is sent or received, to register listeners; may
+                send requests right after the SETUP. An exception in it ends the session.
+        """
+        self._transport.set_listener(self._receive, self.wake)
+        self.session.start(now=self.now)
+        if prepare is None or self._attempt(lambda: prepare(self)):
+            self._turn()
+
+    async def ready(self) -> None:
+        """Wait for the peer's SETUP; the session itself bounds the time.
+
+        Raises:
+            KvcsError: The session ended before, with this error.
+        """
+        await self._ready.wait()
+        if self.session.peer_options is None:
+            raise self._error or ConnectionLost(0, "closed before SETUP")
+
+    async def wait_closed(self) -> KvcsError | None:
+        """Wait until the connection is over; return why, or None for a clean close."""
+        await self._over.wait()
+        await self._transport.wait_closed()
+        return None if self._is_clean else self._error
+
+    async def close(
+        self, code: int = TerminationCode.NO_ERROR, reason: str = "", *, flush: bool = True
+    ) -> None:
+        """Send what is owed, close, and wait until that is done; bounded in time.
+
+        Args:
+            code: Code for the peer.
+            reason: Text for the log; it does not always travel.
+            flush: First send what the outbox can send now. Only with NO_ERROR.
+        """
+        if flush and code == TerminationCode.NO_ERROR and not self.closed:
+            self.wake()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._close_timeout):
+                    await self._outbox_empty.wait()
+        self.abort(code, reason)
+        await self.wait_closed()
+
+    def abort(self, code: int, reason: str) -> None:
+        """Close without waiting for what the outbox still owes."""
+        if not self.closed:
+            self._is_clean = code == TerminationCode.NO_ERROR
+            self.session.close(code, reason, now=self.now)
+            self.wake()
+
+    # Listening.
+
+    def wake(self) -> None:
+        """Note that the session or the outbox has something to send."""
+        self._outbox_empty.clear()
+        if not self._turn_due and not self._is_turning:
+            self._turn_due = True
+            self._loop.call_soon(self._turn)
+
+    def listen(self, listener: Listener) -> None:
+        """Give all events to `listener` that no listener of a request takes.
+
+        Requests of the peer arrive here; whoever answers one follows it with `on_request`.
+        With several listeners each gets every event and leaves alone what is not its own.
+        Without any, requests of the peer are refused at once.
+        """
+        self._listeners.append(listener)
+
+    def unlisten(self, listener: Listener) -> None:
+        """Take back `listen`."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
+    def on_closed(self, callback: Callable[[], None]) -> None:
+        """Call once when the session is over."""
+        self._on_closed.append(callback)
+
+    def on_request(self, request_id: RequestId, listener: Listener) -> None:
+        """Give all events of a request to `listener`, and the end of the session too.
+
+        Ends by itself after RequestRejected, RequestCancelled and SubscriptionDrained.
+        """
+        self._by_request[request_id] = listener
+
+    def forget(self, request_id: RequestId) -> None:
+        """Stop following a request; unknown ones are ignored."""
+        self._by_request.pop(request_id, None)
+
+    # Requests.
+
+    def answer(
+        self, request_id: RequestId, *, timeout: float | None = None
+    ) -> Coroutine[None, None, Answer]:
+        """Await the answer to a request or an update, at once after sending it.
+
+        As in ``await connection.answer(connection.publish_namespace(namespace))``.
+
+        Args:
+            request_id: What the method returned that sent it.
+            timeout: Seconds; None for the session's own request timeout. A request that is
+                given up, also by cancelling this call, is cancelled at the peer.
+
+        Raises:
+            RequestRejected: REQUEST_ERROR, or the request ended before its answer.
+            RequestTimedOut: No answer in time, or the peer's own time ran out.
+            KvcsError: The session ended, with this error.
+        """
+        future = self._answers.expect(request_id)
+        if self._error is not None:
+            self._answers.fail(self._error)
+        return self._await_answer(request_id, future, timeout)
+
+    async def _await_answer(
+        self,
+        request_id: RequestId,
+        future: asyncio.Future[Event | KvcsError],
+        timeout: float | None,  # noqa: ASYNC109 - the public method is not a coroutine function
+    ) -> Answer:
+        try:
+            return await wait_for(future, timeout)
+        except (TimeoutError, asyncio.CancelledError):
+            self.cancel(request_id)
+            raise
+        finally:
+            self._answers.forget(request_id)
+
+    def subscribe(
+        self,
+        track: FullTrackName,
+        parameters: Parameters = NO_PARAMETERS,
+        listener: Listener | None = None,
+    ) -> RequestId:
+        """Send SUBSCRIBE."""
+        return self._sent(self.session.subscribe(track, parameters, now=self.now), listener)
+
+    def fetch(
+        self,
+        track: FullTrackName,
+        parameters: Parameters = NO_PARAMETERS,
+        listener: Listener | None = None,
+    ) -> RequestId:
+        """Send FETCH."""
+        return self._sent(self.session.fetch(track, parameters, now=self.now), listener)
+
+    def track_status(
+        self,
+        track: FullTrackName,
+        parameters: Parameters = NO_PARAMETERS,
+        listener: Listener | None = None,
+    ) -> RequestId:
+        """Send TRACK_STATUS."""
+        return self._sent(self.session.track_status(track, parameters, now=self.now), listener)
+
+    def publish(
+        self,
+        track: FullTrackName,
+        parameters: Parameters = NO_PARAMETERS,
+        listener: Listener | None = None,
+        *,
+        properties: Properties = EMPTY_PROPERTIES,
+    ) -> RequestId:
+        """Send PUBLISH."""
+        request_id = self.session.publish(track, parameters, properties=properties, now=self.now)
+        return self._sent(request_id, listener)
+
+    def publish_namespace(
+        self,
+        namespace: TrackNamespace,
+        parameters: Parameters = NO_PARAMETERS,
+        listener: Listener | None = None,
+    ) -> RequestId:
+        """Send PUBLISH_NAMESPACE."""
+        request_id = self.session.publish_namespace(namespace, parameters, now=self.now)
+        return self._sent(request_id, listener)
+
+    def subscribe_namespace(
+        self,
+        prefix: TrackNamespace,
+        parameters: Parameters = NO_PARAMETERS,
+        listener: Listener | None = None,
+    ) -> RequestId:
+        """Send SUBSCRIBE_NAMESPACE."""
+        request_id = self.session.subscribe_namespace(prefix, parameters, now=self.now)
+        return self._sent(request_id, listener)
+
+    def subscribe_tracks(
+        self,
+        prefix: TrackNamespace,
+        parameters: Parameters = NO_PARAMETERS,
+        listener: Listener | None = None,
+    ) -> RequestId:
+        """Send SUBSCRIBE_TRACKS."""
+        request_id = self.session.subscribe_tracks(prefix, parameters, now=self.now)
+        return self._sent(request_id, listener)
+
+    def update(self, request_id: RequestId, parameters: Parameters) -> RequestId:
+        """Send REQUEST_UPDATE; return the update's own id, for `answer`."""
+        update_id = self.session.update(request_id, parameters, now=self.now)
+        self._answers.note_update(update_id, request_id)
+        self.wake()
+        return update_id
+
+    def cancel(self, request_id: RequestId) -> None:
+        """Cancel a request of ours and stop following it; one that is over is ignored."""
+        self.forget(request_id)
+        if not self.closed and self.session.is_active(request_id):
+            self.session.cancel(request_id, now=self.now)
+            self.wake()
+
+    def _sent(self, request_id: RequestId, listener: Listener | None) -> RequestId:
+        self._requests += 1
+        if listener is not None:
+            self.on_request(request_id, listener)
+        self.wake()
+        return request_id
+
+    # The crank.
+
+    def _receive(self, batch: Sequence[TransportEvent]) -> None:
+        if self._attempt(lambda: self._feed(batch)):
+            self._turn()
+
+    def _feed(self, batch: Sequence[TransportEvent]) -> None:
+        session, now = self.session, self.now
+        for event in batch:
+            match event:
+                case StreamData(stream_id, data, fin):
+                    self._bytes_in += len(data)
+                    session.receive_stream(stream_id, data, fin, now=now)
+                case StreamReset(stream_id, code):
+                    session.receive_reset(stream_id, code, now=now)
+                case StopSendingReceived(stream_id, code):
+                    session.receive_stop_sending(stream_id, code, now=now)
+                case Datagram(data):
+                    session.receive_datagram(data, now=now)
+                case Closed(code, reason, clean):
+                    if not session.is_closed:
+                        self._is_clean = clean
+                        session.connection_lost(ConnectionLost(code, reason), now=now)
+                case _:
+                    assert_never(event)
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        if self._is_turning:
+            return
+        self._is_turning = True
+        try:
+            self._attempt(self._crank)
+        finally:
+            self._is_turning = False
+
+    def _crank(self) -> None:
+        """Carry events, bytes and actions until nothing moves any more."""
+        session = self.session
+        events = session.take_events()
+        while True:
+            for event in events:
+                self._dispatch(event)
+            if not session.is_closed:
+                self._fill()
+            self._apply(session.take_actions())
+            self._check_queue()
+            events = session.take_events()
+            if not events:
+                break
+        self._set_timer()
+
+    def _fill(self) -> None:
+        room = self._transport.room
+        sent = self.outbox.send(self.session, room=room, now=self.now) if room else 0
+        if sent < room:
+            self._outbox_empty.set()
+
+    def _apply(self, actions: Sequence[Action]) -> None:
+        transport = self._transport
+        for action in actions:
+            match action:
+                case SendStream(stream_id, data, fin):
+                    self._bytes_out += len(data)
+                    transport.write(stream_id, data, fin=fin)
+                case SetPriority(stream_id, priority):
+                    transport.set_priority(stream_id, priority)
+                case ResetStream(stream_id, code):
+                    transport.reset(stream_id, code)
+                case StopSending(stream_id, code):
+                    transport.stop_sending(stream_id, code)
+                case SendDatagram(data):
+                    transport.send_datagram(data)
+                case CloseSession(code, reason):
+                    transport.close(code, reason)
+                case _:
+                    assert_never(action)
+
+    def _check_queue(self) -> None:
+        queued = self._transport.queued_bytes
+        if queued > self._max_queued_bytes and not self.session.is_closed:
+            reason = f"{queued} bytes wait for a peer that does not read"
+            self.session.close(TerminationCode.INTERNAL_ERROR, reason, now=self.now)
+            self._apply(self.session.take_actions())
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self.session.is_closed:
+            return
+        deadlines = (self.session.next_deadline(), self.outbox.next_deadline())
+        earliest = min((d for d in deadlines if d is not None), default=None)
+        if earliest is not None:
+            self._timer = self._loop.call_at(earliest, self._advance, earliest)
+
+    def _advance(self, deadline: float) -> None:
+        """Let the session see a deadline; timers may fire a tick early."""
+        self._timer = None
+        self._time_floor = max(self._time_floor, deadline)
+        if self._attempt(lambda: self.session.advance(now=self.now)):
+            self._turn()
+
+    def _attempt(self, step: Callable[[], None]) -> bool:
+        """Take a step; an exception ends this session and no other."""
+        try:
+            step()
+        except Exception:
+            _logger.exception("session failed", extra={"session": self.peer})
+            self._fail()
+            return False
+        return True
+
+    def _fail(self) -> None:
+        """Close with INTERNAL_ERROR after a bug; listeners hear of the end nevertheless."""
+        if not self.session.is_closed:
+            self.session.close(TerminationCode.INTERNAL_ERROR, "internal error", now=self.now)
+        self._apply(self.session.take_actions())
+        for event in self.session.take_events():
+            if isinstance(event, SessionClosed):
+                self._end(event)
+
+    # Dispatch.
+
+    def _dispatch(self, event: Event) -> None:
+        if self._is_debug:
+            _logger.debug("event %s", event, extra={"session": self.peer})
+        if isinstance(event, SessionClosed):
+            self._end(event)
+            return
+        if isinstance(event, SetupComplete):
+            self._ready.set()
+        request_id: RequestId | None = getattr(event, "request_id", None)
+        listener = None if request_id is None else self._by_request.get(request_id)
+        self._answers.receive(event)
+        if listener is not None:
+            listener(event)
+        else:
+            self._offer(event)
+        if request_id is not None and isinstance(event, _LAST_WORDS):
+            self.forget(request_id)
+
+    def _offer(self, event: Event) -> None:
+        """Give an event to the listeners of the connection."""
+        is_request = isinstance(event, _REQUESTS)
+        self._requests += is_request
+        for listener in tuple(self._listeners):
+            listener(event)
+        if is_request and not self._listeners:
+            with contextlib.suppress(LocalProtocolError):
+                self.session.reject(
+                    event.request_id,
+                    RequestErrorCode.NOT_SUPPORTED,
+                    reason="nobody here answers requests",
+                    now=self.now,
+                )
+
+    def _end(self, event: SessionClosed) -> None:
+        """Tell everybody that the session is over; one that fails keeps nobody from it."""
+        if self._over.is_set():
+            return
+        self._error = event.error
+        self._answers.fail(event.error)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        listeners = [*self._by_request.values(), *self._listeners]
+        self._by_request.clear()
+        for listener in listeners:
+            try:
+                listener(event)
+            except Exception:
+                _logger.exception("listener failed at the end", extra={"session": self.peer})
+        for callback in self._on_closed:
+            callback()
+        self._over.set()
+        self._ready.set()
+        self._outbox_empty.set()
+        self._log_life()
+
+    def _log_life(self) -> None:
+        _logger.info(
+            "session with %s over after %.3f s: %s; %d requests, %d bytes in, %d bytes out",
+            self.peer,
+            self.now - self._started_at,
+            "clean close" if self._is_clean else self._error,
+            self._requests,
+            self._bytes_in,
+            self._bytes_out,
+            extra={"session": self.peer},
+        )

@@ -1,0 +1,171 @@
+"""Serve MOQT: accept connections and keep them until they end.
+
+The QUIC library binds the wildcard address whatever it is told. So a server that is to listen
+on a loopback address closes connections from anywhere else before its SETUP.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from kvcs.endpoint.connect import IMPLEMENTATION
+from kvcs.endpoint.connection import Connection
+from kvcs.errors import TerminationCode
+from kvcs.moqt.codepoints import ALPN
+from kvcs.moqt.session.limits import SessionConfig, SessionLimits, Side
+from kvcs.moqt.session.session import Session
+from kvcs.moqt.wire.setup import SetupOptions
+from kvcs.transport.interface import (
+    Address,
+    Listener,
+    ServerTls,
+    Transport,
+    TransportConfig,
+    TransportFactory,
+    is_loopback,
+)
+from kvcs.transport.picoquic import PicoquicFactory
+
+__all__ = ("ServeConfig", "Server", "serve")
+
+_logger = logging.getLogger("kvcs.endpoint")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeConfig:
+    """Settings of a server.
+
+    Attributes:
+        tls: Certificate and key.
+        transport: Settings of its QUIC connections.
+        limits: Bounds on what one client can make its session hold.
+        max_connections: Clients at once; more are closed before SETUP.
+        max_filter_ranges: Ranges of range filters that a client may send per request.
+        incremental_bytes: Objects of at least this size are given in pieces; None for whole
+            ones.
+        implementation: Name for the clients' logs.
+    """
+
+    tls: ServerTls
+    transport: TransportConfig = field(default_factory=TransportConfig)
+    limits: SessionLimits = field(default_factory=SessionLimits)
+    max_connections: int = 256
+    max_filter_ranges: int = 16
+    incremental_bytes: int | None = None
+    implementation: str = IMPLEMENTATION
+
+
+class Server:
+    """An open port and its connections.
+
+    Attributes:
+        connections: Sessions that are not over.
+    """
+
+    def __init__(
+        self, host: str, config: ServeConfig, on_connection: Callable[[Connection], None]
+    ) -> None:
+        """Prepare a server; `serve` opens it."""
+        self.connections: set[Connection] = set()
+        self._host = host
+        self._config = config
+        self._on_connection = on_connection
+        self._listener: Listener | None = None
+
+    def __repr__(self) -> str:
+        return f"<Server {self._host}, {len(self.connections)} connections>"
+
+    @property
+    def address(self) -> Address:
+        """Where clients connect."""
+        assert self._listener is not None, "the server is open"
+        return self._listener.address
+
+    def attach(self, listener: Listener) -> None:
+        """Own an open port."""
+        self._listener = listener
+
+    def accept(self, transport: Transport) -> None:
+        """Start a session on a new connection, or close it."""
+        refusal = self._refusal(transport.peer_address)
+        if refusal:
+            _logger.warning("connection from %s refused: %s", transport.peer_address, refusal)
+            transport.set_listener(lambda _: None, lambda: None)
+            transport.close(TerminationCode.UNAUTHORIZED, refusal)
+            return
+        connection = Connection(
+            transport,
+            Session(Side.SERVER, self._session_config()),
+            close_timeout=self._config.transport.close_timeout,
+        )
+        self.connections.add(connection)
+        connection.on_closed(lambda: self.connections.discard(connection))
+        connection.start(self._on_connection)
+
+    async def close(self, *, flush: bool = True) -> None:
+        """Close all connections, then the port; bounded in time.
+
+        Args:
+            flush: First send what is owed to each client.
+        """
+        async with asyncio.TaskGroup() as group:
+            for connection in list(self.connections):
+                group.create_task(
+                    connection.close(reason="the server stops", flush=flush),
+                    name=f"close {connection.peer}",
+                )
+        if self._listener is not None:
+            self._listener.close()
+
+    def _refusal(self, peer: Address) -> str | None:
+        if is_loopback(self._host) and not is_loopback(peer.host):
+            return "this server is for this machine only"
+        if len(self.connections) >= self._config.max_connections:
+            return f"this server takes {self._config.max_connections} connections"
+        return None
+
+    def _session_config(self) -> SessionConfig:
+        config = self._config
+        options = SetupOptions(
+            max_filter_ranges=config.max_filter_ranges, implementation=config.implementation
+        )
+        return SessionConfig(
+            options=options, limits=config.limits, incremental_bytes=config.incremental_bytes
+        )
+
+
+@asynccontextmanager
+async def serve(
+    host: str,
+    port: int,
+    on_connection: Callable[[Connection], None],
+    *,
+    config: ServeConfig,
+    transport: TransportFactory | None = None,
+) -> AsyncGenerator[Server]:
+    """Serve until the end of the block, then close everything cleanly.
+
+    Args:
+        host: A loopback name or address closes connections from elsewhere before SETUP; any
+            other value accepts all, on all interfaces.
+        port: UDP port; 0 picks a free one.
+        on_connection: Called for each new connection before its SETUP; it registers
+            listeners and must not wait.
+        config: Settings.
+        transport: What carries the sessions; None for QUIC.
+
+    Raises:
+        TransportError: The port cannot be opened, or the certificate cannot be used.
+    """
+    server = Server(host, config, on_connection)
+    factory = transport or PicoquicFactory()
+    listener = await factory.listen(
+        Address(host, port), server.accept, alpn=ALPN, tls=config.tls, config=config.transport
+    )
+    server.attach(listener)
+    try:
+        yield server
+    finally:
+        await server.close()
