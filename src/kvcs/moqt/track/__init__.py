@@ -1,1 +1,1 @@
-"""kvcs moqt.track."""
+"""Tracks held in memory and served to subscribers, each at its own pace."""

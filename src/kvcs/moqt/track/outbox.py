@@ -1,0 +1,142 @@
+"""The outbox of a session: which delivery sends next, while the transport has room.
+
+Theory of operation. Deliveries that may have something to do are in a heap, by rank; the
+others cost nothing until they call back. The first one sends until another has a better
+rank or its quantum is used up, which makes equals take turns while the bytes that wait in
+the transport stay on few streams. A rank is looked at again after every Object, so it
+follows the Groups of a fetch. The connection calls `send` whenever there is room.
+
+Source: MOQT draft 22, Section 5.1.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
+from typing import Final
+
+from kvcs.moqt.session.session import Session
+from kvcs.moqt.track.delivery import Delivery, Rank
+
+__all__ = ("QUANTUM_BYTES", "Outbox")
+
+# Octets that a delivery sends before an equal gets its turn; the piece in which the
+# transport takes them.
+QUANTUM_BYTES: Final = 256 * 1024
+
+
+class Outbox:
+    """All deliveries of one session."""
+
+    def __init__(
+        self,
+        *,
+        on_ready: Callable[[], None] | None = None,
+        quantum_bytes: int = QUANTUM_BYTES,
+    ) -> None:
+        """Create an empty outbox.
+
+        Args:
+            on_ready: Called when there is something to send that was not there before.
+            quantum_bytes: Octets of one delivery before an equal gets its turn.
+        """
+        self.on_ready = on_ready
+        self._quantum_bytes = quantum_bytes
+        self._deliveries: set[Delivery] = set()
+        self._queued: set[Delivery] = set()
+        self._heap: list[tuple[Rank, int, Delivery]] = []
+        self._turns = count()
+        self._deadlines: list[tuple[float, int, Delivery]] = []
+        self._sending = False
+
+    def __repr__(self) -> str:
+        return f"<Outbox deliveries={len(self._deliveries)} queued={len(self._queued)}>"
+
+    def __len__(self) -> int:
+        return len(self._deliveries)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing can be sent until something changes."""
+        return not self._queued
+
+    def add(self, delivery: Delivery) -> None:
+        """Take a delivery in; it is stepped as soon as there is room."""
+        self._deliveries.add(delivery)
+        delivery.on_ready = partial(self._enqueue, delivery)
+        if delivery.deadline is not None:
+            heappush(self._deadlines, (delivery.deadline, next(self._turns), delivery))
+        self._enqueue(delivery)
+
+    def remove(self, delivery: Delivery) -> None:
+        """Forget a delivery; unknown ones are ignored."""
+        self._deliveries.discard(delivery)
+        self._queued.discard(delivery)
+        delivery.on_ready = None
+
+    def wake(self) -> None:
+        """Rank all deliveries anew, and step each that can go on."""
+        self._heap.clear()
+        self._queued.clear()
+        for delivery in self._deliveries:
+            self._enqueue(delivery)
+
+    def next_deadline(self) -> float | None:
+        """Return when `send` is due even without room or news, in monotonic seconds."""
+        while self._deadlines and self._deadlines[0][2] not in self._deliveries:
+            heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def send(self, session: Session, *, room: int, now: float) -> int:
+        """Hand Objects to the session.
+
+        Args:
+            session: The session of all deliveries.
+            room: Octets that the transport takes; the last Object may exceed it.
+            now: Monotonic seconds.
+
+        Returns:
+            Octets handed over.
+        """
+        while self._deadlines and self._deadlines[0][0] <= now:
+            self._enqueue(heappop(self._deadlines)[2])
+        sent = 0
+        self._sending = True
+        try:
+            while self._heap and sent < room and not session.is_closed:
+                delivery = heappop(self._heap)[2]
+                if delivery in self._queued:
+                    self._queued.discard(delivery)
+                    sent += self._serve(delivery, session, room - sent, now)
+        finally:
+            self._sending = False
+        return sent
+
+    def _serve(self, delivery: Delivery, session: Session, room: int, now: float) -> int:
+        """Give a delivery its turn; return the octets it handed over."""
+        if not session.is_active(delivery.request_id):
+            self.remove(delivery)
+            return 0
+        sent = 0
+        while not self._is_overtaken(delivery):
+            size_bytes = delivery.step(session, now=now)
+            if not size_bytes:
+                if delivery.finished:
+                    self.remove(delivery)
+                return sent
+            sent += size_bytes
+            if sent >= min(room, self._quantum_bytes):
+                break
+        self._enqueue(delivery)
+        return sent
+
+    def _is_overtaken(self, delivery: Delivery) -> bool:
+        return bool(self._heap) and self._heap[0][0] < delivery.rank()
+
+    def _enqueue(self, delivery: Delivery) -> None:
+        if delivery in self._queued or delivery not in self._deliveries:
+            return
+        self._queued.add(delivery)
+        heappush(self._heap, (delivery.rank(), next(self._turns), delivery))
+        if self.on_ready is not None and not self._sending:
+            self.on_ready()

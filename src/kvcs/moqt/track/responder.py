@@ -1,0 +1,498 @@
+"""Answers to requests for Tracks that are served from stores.
+
+Theory of operation. A `TrackResponder` belongs to one session. Whoever dispatches its
+events (an original publisher, a relay) decides whether and from which store a request is
+served, and calls `answer_subscribe`, `answer_fetch` or `answer_track_status`, at once or
+when it knows enough; `receive` then takes what is said about these requests later.
+
+Largest and both filters of a SUBSCRIBE are resolved in one turn, here: the fill delivers
+up to Largest, the subscription what comes after it, and nothing falls between the two.
+
+Source: MOQT draft 22, Sections 3.1 to 3.4, 9.5 to 9.7 and 9.11 to 9.13.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+from kvcs.errors import PublishDoneCode, RequestErrorCode, StreamResetCode
+from kvcs.moqt.codepoints import GroupOrder
+from kvcs.moqt.session.actions import RequestId
+from kvcs.moqt.session.events import (
+    Event,
+    FetchReceived,
+    RequestCancelled,
+    RequestRejected,
+    StreamStopped,
+    SubscribeReceived,
+    TrackStatusReceived,
+    UpdateReceived,
+)
+from kvcs.moqt.session.session import Session
+from kvcs.moqt.track.delivery import DEFAULT_SUBSCRIBER_PRIORITY, Delivery, DeliveryTerms, OnGap
+from kvcs.moqt.track.fetch_delivery import FetchDelivery
+from kvcs.moqt.track.outbox import Outbox
+from kvcs.moqt.track.store import TrackStore
+from kvcs.moqt.track.subscription_delivery import SubscriptionDelivery
+from kvcs.moqt.wire.filters import LocationFilter, LocationRange, RangeFilter
+from kvcs.moqt.wire.parameters import FillParameters, Parameters
+from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
+from kvcs.names import Location
+from kvcs.varint import MAX_VI64
+
+__all__ = ("MAX_FETCHES", "FetchService", "SubscriptionService", "TrackResponder")
+
+# A consumer fetches a few Tracks of a few segments at a time; more would only queue here.
+MAX_FETCHES: Final = 16
+# When a subscriber with too many fetches may try again.
+_RETRY_INTERVAL_MS: Final = 1000
+
+_NO_FILTER: Final = LocationFilter.none()
+
+
+@dataclass(slots=True, eq=False)
+class SubscriptionService:
+    """A subscription that is served here.
+
+    Attributes:
+        store: The Track.
+        delivery: What it is owed, and its fills.
+        location_filter: The Location Filter in force, which a fill may inherit.
+        on_gap: Who fills gaps; None if nobody can.
+    """
+
+    store: TrackStore
+    delivery: SubscriptionDelivery
+    location_filter: LocationFilter
+    on_gap: OnGap | None
+
+
+@dataclass(slots=True, eq=False)
+class FetchService:
+    """A FETCH that is served here.
+
+    Attributes:
+        request_id: The FETCH.
+        store: The Track.
+        delivery: What it is owed.
+        properties: Track Properties for FETCH_OK.
+        answered: Whether FETCH_OK was sent.
+        unwatch: Ends waiting for the end of the last Group.
+    """
+
+    request_id: RequestId
+    store: TrackStore
+    delivery: FetchDelivery
+    properties: Properties
+    answered: bool = False
+    unwatch: Callable[[], None] | None = field(default=None, repr=False)
+
+
+class TrackResponder:
+    """Serves the requests of one session from stores."""
+
+    def __init__(self, session: Session, outbox: Outbox, *, max_fetches: int = MAX_FETCHES) -> None:
+        """Create a responder that serves nothing yet.
+
+        Args:
+            session: The session of all requests.
+            outbox: The outbox of that session.
+            max_fetches: FETCH requests that are served at a time; more are refused with
+                EXCESSIVE_LOAD. Fills do not count.
+        """
+        self._session = session
+        self._outbox = outbox
+        self._max_fetches = max_fetches
+        self._subscriptions: dict[RequestId, SubscriptionService] = {}
+        self._fetches: dict[RequestId, FetchService] = {}
+
+    def __repr__(self) -> str:
+        return (
+            f"<TrackResponder subscriptions={len(self._subscriptions)}"
+            f" fetches={len(self._fetches)}>"
+        )
+
+    def deliveries(self, store: TrackStore) -> Iterator[Delivery]:
+        """Yield the unfinished deliveries from `store`: subscriptions, fills and fetches."""
+        for subscription in self._subscriptions.values():
+            if subscription.store is store:
+                yield from (
+                    delivery
+                    for delivery in (subscription.delivery, *subscription.delivery.fills)
+                    if not delivery.finished
+                )
+        for fetch in self._fetches.values():
+            if fetch.store is store and not fetch.delivery.finished:
+                yield fetch.delivery
+
+    # Answers.
+
+    def answer_subscribe(
+        self,
+        event: SubscribeReceived,
+        store: TrackStore,
+        *,
+        now: float,
+        on_gap: OnGap | None = None,
+    ) -> SubscriptionDelivery:
+        """Send SUBSCRIBE_OK and begin to deliver, the fill included."""
+        parameters = event.parameters
+        self._session.accept_subscribe(
+            event.request_id,
+            Parameters(largest_object=store.largest),
+            properties=_properties(parameters, store),
+            now=now,
+        )
+        return self._serve_subscription(event.request_id, store, parameters, now=now, on_gap=on_gap)
+
+    def serve_publish(
+        self,
+        request_id: RequestId,
+        store: TrackStore,
+        parameters: Parameters,
+        *,
+        now: float,
+        on_gap: OnGap | None = None,
+    ) -> SubscriptionDelivery:
+        """Begin to deliver for a PUBLISH of ours, whose `parameters` were sent."""
+        return self._serve_subscription(request_id, store, parameters, now=now, on_gap=on_gap)
+
+    def answer_fetch(
+        self,
+        event: FetchReceived,
+        store: TrackStore,
+        *,
+        now: float,
+        on_gap: OnGap | None = None,
+    ) -> FetchDelivery | None:
+        """Begin to deliver, and send FETCH_OK as soon as its End Location is known.
+
+        Without `on_gap` nobody can tell more than the store does, and FETCH_OK goes out at
+        once.
+
+        Returns:
+            The delivery, or None when the FETCH was refused.
+        """
+        parameters = event.parameters
+        self._forget_finished_fetches()
+        serving = sum(not fetch.delivery.finished for fetch in self._fetches.values())
+        if serving >= self._max_fetches:
+            self._session.reject(
+                event.request_id,
+                RequestErrorCode.EXCESSIVE_LOAD,
+                reason=f"{serving} fetches are under way",
+                retry_interval_ms=_RETRY_INTERVAL_MS,
+                now=now,
+            )
+            return None
+        location_range = _fetch_range(parameters.location_filter or _NO_FILTER, store)
+        if location_range is None:
+            reason = f"nothing is there; Largest is {store.largest}"
+            self._session.reject(
+                event.request_id, RequestErrorCode.INVALID_RANGE, reason=reason, now=now
+            )
+            return None
+        terms = DeliveryTerms(
+            location_range=location_range,
+            group_order=parameters.group_order or GroupOrder.ASCENDING,
+            range_filters=parameters.range_filters,
+            subscriber_priority=_or(parameters.subscriber_priority, DEFAULT_SUBSCRIBER_PRIORITY),
+            deadline=_deadline(parameters.fill_timeout_ms, now),
+        )
+        delivery = FetchDelivery(store, event.request_id, terms, on_gap=on_gap)
+        fetch = FetchService(event.request_id, store, delivery, _properties(parameters, store))
+        self._fetches[event.request_id] = fetch
+        self._outbox.add(delivery)
+        self._answer_when_known(fetch, can_learn=on_gap is not None, now=now)
+        return delivery
+
+    def answer_track_status(
+        self, event: TrackStatusReceived, store: TrackStore, *, now: float
+    ) -> None:
+        """Send REQUEST_OK with Largest and the Track Properties."""
+        self._session.accept(
+            event.request_id,
+            Parameters(largest_object=store.largest),
+            properties=_properties(event.parameters, store),
+            now=now,
+        )
+
+    # What happens to requests that are served.
+
+    def receive(self, event: Event, *, now: float) -> bool:
+        """Take an event about a request that is served here; tell whether it was one."""
+        match event:
+            case UpdateReceived(request_id=request_id) if request_id in self._subscriptions:
+                self._update_subscription(self._subscriptions[request_id], event, now)
+            case UpdateReceived(request_id=request_id) if request_id in self._fetches:
+                self._update_fetch(self._fetches[request_id], event, now)
+            case StreamStopped(request_id=request_id, stream_id=stream_id):
+                return any(delivery.stream_stopped(stream_id) for delivery in self._of(request_id))
+            case RequestCancelled(request_id=request_id) | RequestRejected(request_id=request_id):
+                return self._forget(request_id)
+            case _:
+                return False
+        return True
+
+    def end(
+        self,
+        store: TrackStore,
+        code: PublishDoneCode,
+        reason: str = "",
+        *,
+        drain: bool = True,
+        now: float,
+    ) -> None:
+        """End all subscriptions to a Track with PUBLISH_DONE.
+
+        Args:
+            store: The Track.
+            code: Why.
+            reason: Text for the subscribers.
+            drain: Deliver what is owed first; False resets all streams, those of fetches
+                too.
+            now: Monotonic seconds.
+        """
+        served = [item for item in self._subscriptions.values() if item.store is store]
+        for subscription in served:
+            subscription.delivery.end(code, reason, drain=drain)
+        if drain:
+            return
+        error, reset = RequestErrorCode.INTERNAL_ERROR, StreamResetCode.INTERNAL_ERROR
+        if code is PublishDoneCode.MALFORMED_TRACK:
+            error, reset = RequestErrorCode.MALFORMED_TRACK, StreamResetCode.MALFORMED_TRACK
+        for subscription in served:
+            for fill in subscription.delivery.fills:
+                fill.cancel(self._session, now=now, code=reset)
+        for request_id in [
+            fetch.request_id for fetch in self._fetches.values() if fetch.store is store
+        ]:
+            self.fail_fetch(request_id, error, reset, reason=reason, now=now)
+
+    def fail_fetch(
+        self,
+        request_id: RequestId,
+        error: RequestErrorCode,
+        reset: StreamResetCode,
+        *,
+        reason: str = "",
+        now: float,
+    ) -> None:
+        """End a FETCH that cannot be served: REQUEST_ERROR or a reset, whichever is due."""
+        fetch = self._fetches.pop(request_id, None)
+        if fetch is None or (fetch.answered and fetch.delivery.finished):
+            return
+        self._unwatch(fetch)
+        fetch.delivery.on_finished = None
+        fetch.delivery.cancel(self._session, now=now, code=reset)
+        if not fetch.answered:
+            self._session.reject(request_id, error, reason=reason, now=now)
+
+    def close(self) -> None:
+        """Let go of all stores when the session is over."""
+        for request_id in (*self._subscriptions, *self._fetches):
+            self._forget(request_id)
+
+    # Subscriptions.
+
+    def _serve_subscription(
+        self,
+        request_id: RequestId,
+        store: TrackStore,
+        parameters: Parameters,
+        *,
+        now: float,
+        on_gap: OnGap | None,
+    ) -> SubscriptionDelivery:
+        location_filter = parameters.location_filter or _NO_FILTER
+        terms = DeliveryTerms(
+            location_range=location_filter.subscription_range(store.largest),
+            group_order=parameters.group_order or store.properties.default_group_order,
+            range_filters=parameters.range_filters,
+            subscriber_priority=_or(parameters.subscriber_priority, DEFAULT_SUBSCRIBER_PRIORITY),
+            forward=_or(parameters.forward, True),
+            object_timeout=(parameters.object_delivery_timeout_ms or 0) / 1000,
+            subgroup_timeout=(parameters.subgroup_delivery_timeout_ms or 0) / 1000,
+        )
+        delivery = SubscriptionDelivery(store, request_id, terms, on_gap=on_gap)
+        subscription = SubscriptionService(store, delivery, location_filter, on_gap)
+        self._subscriptions[request_id] = subscription
+        self._outbox.add(delivery)
+        if parameters.fill is not None and terms.forward:
+            self._fill(subscription, parameters.fill, request_id, now)
+        return delivery
+
+    def _update_subscription(
+        self, subscription: SubscriptionService, event: UpdateReceived, now: float
+    ) -> None:
+        parameters, delivery, store = event.parameters, subscription.delivery, subscription.store
+        terms = delivery.terms
+        location_range = terms.location_range
+        if parameters.location_filter is not None:
+            subscription.location_filter = parameters.location_filter
+            location_range = parameters.location_filter.subscription_range(store.largest)
+        terms = replace(
+            terms,
+            location_range=location_range,
+            range_filters=_replace_filters(terms.range_filters, parameters.range_filters),
+            subscriber_priority=_or(parameters.subscriber_priority, terms.subscriber_priority),
+            forward=_or(parameters.forward, terms.forward),
+            object_timeout=_or(parameters.object_delivery_timeout_ms, terms.object_timeout * 1000)
+            / 1000,
+            subgroup_timeout=_or(
+                parameters.subgroup_delivery_timeout_ms, terms.subgroup_timeout * 1000
+            )
+            / 1000,
+        )
+        self._session.accept_update(
+            event.request_id, Parameters(largest_object=store.largest), now=now
+        )
+        delivery.change(terms)
+        if parameters.fill is not None and terms.forward:
+            self._fill(subscription, parameters.fill, event.update_id, now)
+        self._outbox.wake()
+
+    def _fill(
+        self,
+        subscription: SubscriptionService,
+        fill: FillParameters,
+        trigger_id: RequestId,
+        now: float,
+    ) -> None:
+        """Begin a fill, unless its range is empty (Section 3.4)."""
+        store, delivery = subscription.store, subscription.delivery
+        location_range = _fetch_range(fill.location_filter or subscription.location_filter, store)
+        if location_range is None:
+            return
+        order = fill.group_order or delivery.terms.group_order
+        terms = DeliveryTerms(
+            location_range=location_range,
+            group_order=order,
+            range_filters=_replace_filters(delivery.terms.range_filters, fill.range_filters),
+            subscriber_priority=_or(fill.subscriber_priority, delivery.terms.subscriber_priority),
+            deadline=_deadline(fill.fill_timeout_ms, now),
+        )
+        # A fill has the lower Groups: they go first in ascending order, and last where the
+        # order is another (Section 5.1).
+        ascending = order is delivery.terms.group_order is GroupOrder.ASCENDING
+        filling = FetchDelivery(
+            store,
+            delivery.request_id,
+            terms,
+            trigger_id=trigger_id,
+            on_gap=subscription.on_gap,
+            turn=0 if ascending else 2,
+        )
+        filling.on_finished = delivery.wake
+        delivery.fills.append(filling)
+        self._outbox.add(filling)
+
+    # Fetches.
+
+    def _update_fetch(self, fetch: FetchService, event: UpdateReceived, now: float) -> None:
+        terms = fetch.delivery.terms
+        priority = _or(event.parameters.subscriber_priority, terms.subscriber_priority)
+        self._session.accept_update(event.request_id, now=now)
+        fetch.delivery.change(replace(terms, subscriber_priority=priority))
+        self._outbox.wake()
+
+    def _answer_when_known(self, fetch: FetchService, *, can_learn: bool, now: float) -> None:
+        """Send FETCH_OK when its End Location is known, at the latest with the last Object."""
+        if self._end_of(fetch) is not None or not can_learn:
+            self._accept_fetch(fetch, now)
+            return
+
+        def look_again() -> None:
+            if self._end_of(fetch) is not None:
+                self._accept_fetch(fetch, now)
+
+        fetch.unwatch = fetch.store.watch(look_again)
+        fetch.delivery.on_finished = partial(self._accept_fetch, fetch, now)
+
+    def _accept_fetch(self, fetch: FetchService, now: float) -> None:
+        self._unwatch(fetch)
+        if fetch.answered or not self._session.is_active(fetch.request_id):
+            return
+        fetch.answered = True
+        end = self._end_of(fetch) or fetch.delivery.terms.location_range.end
+        assert end is not None
+        self._session.accept_fetch(
+            fetch.request_id,
+            end_of_track=end == fetch.store.end,
+            end_location=end,
+            properties=fetch.properties,
+            now=now,
+        )
+
+    def _end_of(self, fetch: FetchService) -> Location | None:
+        """Return the End Location of a FETCH, None while it must be learned.
+
+        A range to the end of a Group ends with the last Object of that Group (Section 9.12),
+        a status Object included; where the Group has none from the start of the range on,
+        nothing else can be named than what was asked for.
+        """
+        location_range = fetch.delivery.terms.location_range
+        end = location_range.end
+        if end is None or end.object_id < MAX_VI64:
+            return end
+        known = fetch.store.group_end(end.group_id)
+        if known is None:
+            return end if fetch.store.is_absent(Location(end.group_id, 0), end) else None
+        return max(known, location_range.start)
+
+    def _unwatch(self, fetch: FetchService) -> None:
+        if fetch.unwatch is not None:
+            fetch.unwatch()
+            fetch.unwatch = None
+
+    def _forget_finished_fetches(self) -> None:
+        for request_id, fetch in tuple(self._fetches.items()):
+            if fetch.delivery.finished and not self._session.is_active(request_id):
+                self._forget(request_id)
+
+    # All.
+
+    def _of(self, request_id: RequestId) -> tuple[Delivery, ...]:
+        if request_id in self._subscriptions:
+            delivery = self._subscriptions[request_id].delivery
+            return delivery, *delivery.fills
+        return (self._fetches[request_id].delivery,) if request_id in self._fetches else ()
+
+    def _forget(self, request_id: RequestId) -> bool:
+        """Stop what the session has ended; tell whether it was served here."""
+        deliveries = self._of(request_id)
+        fetch = self._fetches.pop(request_id, None)
+        if fetch is not None:
+            self._unwatch(fetch)
+            fetch.delivery.on_finished = None
+        self._subscriptions.pop(request_id, None)
+        for delivery in deliveries:
+            delivery.stop()
+            self._outbox.remove(delivery)
+        return bool(deliveries)
+
+
+def _or[T](value: T | None, otherwise: T) -> T:
+    return otherwise if value is None else value
+
+
+def _properties(parameters: Parameters, store: TrackStore) -> Properties:
+    return EMPTY_PROPERTIES if parameters.include_properties is False else store.properties
+
+
+def _deadline(timeout_ms: int | None, now: float) -> float | None:
+    return None if timeout_ms is None else now + timeout_ms / 1000
+
+
+def _fetch_range(location_filter: LocationFilter, store: TrackStore) -> LocationRange | None:
+    return None if store.largest is None else location_filter.fetch_range(store.largest)
+
+
+def _replace_filters(
+    filters: tuple[RangeFilter, ...], changes: tuple[RangeFilter, ...]
+) -> tuple[RangeFilter, ...]:
+    """Replace each kind of filter that `changes` names; one without Ranges takes it back."""
+    kinds = {change.kind for change in changes}
+    kept = tuple(item for item in filters if item.kind not in kinds)
+    return kept + tuple(change for change in changes if change.ranges)

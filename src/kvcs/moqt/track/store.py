@@ -1,0 +1,555 @@
+"""The Objects of one Track, and what is known about the gaps between them.
+
+Theory of operation. A `TrackStore` has one writer (the original publisher, or the relay
+that receives the Track) and any number of readers, each at its own place. Every Location
+is in one of three states, and `lookup` tells which:
+
+* found: the Object is held;
+* absent: it is known that there is no data, and there never will be. Authoritative stores
+  know that of every gap they leave; others learn it from the end of a Group or a Track,
+  from gap properties, and from unfiltered fetches (`mark_absent`);
+* unknown: everything else. What was dropped or has expired is unknown again.
+
+End of Group and End of Track Objects are held for subscriptions, and their Locations are
+absent: they carry no data and never travel in a fetch. Fetches read with `lookup`;
+subscriptions follow the Subgroups, in the order in which Objects came.
+
+Changes call back at once and synchronously: `watch` for whoever wants to look again,
+`follow` to hear which Subgroup changed. Callbacks must not change the store.
+
+Source: MOQT draft 22, Sections 2, 3.2.2, 7.1, 10.3 and 12.1.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from kvcs.errors import LocalProtocolError, MalformedTrack
+from kvcs.moqt.codepoints import ObjectStatus
+from kvcs.moqt.track.group import GroupRecord, Subgroup, insert_sorted, is_duplicate
+from kvcs.moqt.track.index import GroupIndex
+from kvcs.moqt.track.interval import MAX_POSITION, IntervalSet, to_location, to_position
+from kvcs.moqt.wire.object import Object
+from kvcs.moqt.wire.properties import Properties
+from kvcs.names import FullTrackName, Location
+from kvcs.varint import MAX_VI64
+
+__all__ = ("OBJECT_OVERHEAD_BYTES", "Absent", "Found", "TrackStore", "Unknown")
+
+# What an Object costs in memory beside payload and properties: the value, its places in the
+# index and the allocator's rounding, measured with small Objects and rounded up.
+OBJECT_OVERHEAD_BYTES: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The Object at the Location is held."""
+
+    obj: Object
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """No data exists here, from `start` to `through`, inclusive."""
+
+    through: Location
+    start: Location
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Nothing is known here, from `start` to `through`, inclusive."""
+
+    through: Location
+    start: Location
+
+
+class TrackStore:
+    """Objects of one Track by Location."""
+
+    def __init__(
+        self, track: FullTrackName, *, properties: Properties, authoritative: bool
+    ) -> None:
+        """Create an empty store.
+
+        Args:
+            track: Name of the Track.
+            properties: Track Properties, as they go to subscribers.
+            authoritative: The writer is the original publisher: Objects come in ascending
+                order, the gaps that it leaves do not exist, and nothing expires.
+        """
+        self.track = track
+        self.properties = properties
+        self.authoritative = authoritative
+        self.largest: Location | None = None
+        self.end: Location | None = None
+        self.size_bytes = 0
+        self._index = GroupIndex()
+        self._absent = IntervalSet()
+        self._never = IntervalSet()
+        self._last_position = -1
+        self._end_position: int | None = None
+        self._normal_objects = 0
+        self._watchers: dict[object, Callable[[], None]] = {}
+        self._followers: dict[object, Callable[[Subgroup | None], None]] = {}
+
+    def __repr__(self) -> str:
+        return (
+            f"<TrackStore {self.track} groups={len(self._index.held)} bytes={self.size_bytes}"
+            f" largest={self.largest} end={self.end}>"
+        )
+
+    @property
+    def lifetime(self) -> float | None:
+        """Seconds for which a received Object may be served; None is unlimited."""
+        duration_ms = None if self.authoritative else self.properties.max_cache_duration_ms
+        return None if duration_ms is None else duration_ms / 1000
+
+    # Writing.
+
+    def add(
+        self, obj: Object, *, now: float, follows: int | None = None, fetched: bool = False
+    ) -> bool:
+        """Add an Object.
+
+        Args:
+            obj: The Object; a status Object ends its Group or the Track.
+            now: When it was received, in monotonic seconds.
+            follows: Object ID of the Object right before it on the same Subgroup stream.
+            fetched: It came on a fetch stream, and so says nothing about Largest.
+
+        Returns:
+            Whether it is new. False also for an Object that is known not to exist, which
+            is not taken (Section 2.1).
+
+        Raises:
+            MalformedTrack: It contradicts what is known; nothing was changed.
+            LocalProtocolError: An authoritative store got an Object out of order.
+        """
+        record = self._index.records.get(obj.group_id)
+        entry = record.entries.get(obj.object_id) if record is not None else None
+        if record is not None and entry is not None:
+            self._check_duplicate(entry[0], obj)
+            since = self._expired_before(now)
+            if since is not None and entry[1] <= since:
+                record.entries[obj.object_id] = (entry[0], now)
+                self._changed(record.subgroup(obj.subgroup_id))
+            return False
+        position = obj.group_id << 64 | obj.object_id
+        if not self._admit(record, obj, position):
+            return False
+        record = self._index.record(obj.group_id)
+        self._insert(record, obj, now)
+        subgroup = self._append(record, obj, follows)
+        if obj.status is ObjectStatus.NORMAL:
+            self._normal_objects += 1
+        else:
+            self._apply_status(record, obj, position)
+        self._last_position = max(self._last_position, position)
+        if not fetched and (self.largest is None or position > to_position(self.largest)):
+            self.largest = obj.location
+        self._changed(subgroup)
+        return True
+
+    def open_subgroup(
+        self,
+        group_id: int,
+        subgroup_id: int,
+        *,
+        first_object_id: int | None = None,
+        ends_group: bool | None = None,
+        has_properties: bool = False,
+    ) -> None:
+        """Note what the header of a Subgroup stream says, before its first `add`.
+
+        Args:
+            group_id: Group ID.
+            subgroup_id: Subgroup ID.
+            first_object_id: Object ID of the first Object ever published in it, if known.
+            ends_group: Whether it contains the largest Object of its Group; None when the
+                header does not say.
+            has_properties: Whether its Objects can have Properties.
+        """
+        subgroup = self._index.record(group_id).subgroup(subgroup_id)
+        if first_object_id is not None:
+            subgroup.first_object_id = first_object_id
+        if ends_group is not None:
+            subgroup.ends_group = ends_group
+        subgroup.has_properties |= has_properties
+
+    def finish_subgroup(
+        self,
+        group_id: int,
+        subgroup_id: int,
+        *,
+        end_of_group: bool,
+        now: float,
+        final_object_id: int | None = None,
+    ) -> None:
+        """Note that a Subgroup stream ended with FIN.
+
+        Args:
+            group_id: Group ID.
+            subgroup_id: Subgroup ID.
+            end_of_group: Its header said that it contains the largest Object of the Group.
+            now: Monotonic seconds.
+            final_object_id: Last Object on that stream; the largest known one if None.
+
+        Raises:
+            MalformedTrack: Objects beyond this end are known, or another end.
+        """
+        record = self._index.records.get(group_id)
+        subgroup = record.subgroups.get(subgroup_id) if record is not None else None
+        if record is None or subgroup is None or subgroup.largest_id < 0:
+            return
+        final = subgroup.largest_id if final_object_id is None else final_object_id
+        record.check_final(subgroup, final, end_of_group=end_of_group)
+        if subgroup.final_object_id is None:
+            subgroup.final_object_id = final
+            subgroup.finished_at = now
+        if end_of_group:
+            subgroup.ends_group = True
+            if record.absent_from is None:
+                self._end_group(record, absent_from=record.absent_after(final), end_id=final)
+        self._changed(subgroup)
+
+    def finish_track(self, final: Location) -> None:
+        """Note that `final` is the last Location of the Track (FETCH_OK, End Of Track 1).
+
+        Raises:
+            MalformedTrack: Objects beyond it are known, or the Track ended elsewhere.
+        """
+        position = to_position(final)
+        if self._last_position > position:
+            raise MalformedTrack(
+                f"the Track ends at {final} and has {to_location(self._last_position)}"
+            )
+        if self._end_position is not None:
+            if self.end != final:
+                raise MalformedTrack(f"the Track ends at {final} and at {self.end}")
+            return
+        self._end_track(final, position + 1)
+        self._changed(None)
+
+    def mark_absent(self, start: Location, through: Location) -> None:
+        """Note that nothing exists from `start` to `through`, inclusive.
+
+        Objects that are held stay: whoever says this may know less than we do.
+        """
+        first, last = to_position(start), to_position(through)
+        for position in self._index.data_positions(first, last):
+            if position > first:
+                self._absent.add(first, position - 1)
+            first = position + 1
+        if first <= last:
+            self._absent.add(first, last)
+        self._changed(None)
+
+    def raise_largest(self, location: Location) -> None:
+        """Note a Largest Object that upstream advertised."""
+        if self.largest is None or location > self.largest:
+            self.largest = location
+            self._changed(None)
+
+    def drop_group(self, group_id: int) -> int:
+        """Forget the Objects of a Group, which are unknown then; return the bytes freed."""
+        record = self._index.records.get(group_id)
+        if record is None or not record.ids:
+            return 0
+        freed = sum(_size_bytes(obj) for obj, _ in record.entries.values())
+        self._normal_objects -= sum(
+            obj.status is ObjectStatus.NORMAL for obj, _ in record.entries.values()
+        )
+        self._index.clear(record)
+        self.size_bytes -= freed
+        for subgroup in record.subgroups.values():
+            self._changed(subgroup)
+        return freed
+
+    def drop_all(self) -> int:
+        """Forget all Objects; return the bytes freed."""
+        return sum(self.drop_group(group_id) for group_id in tuple(self._index.held))
+
+    # Reading.
+
+    def lookup(self, location: Location, *, now: float) -> Found | Absent | Unknown:
+        """Return what is known about `location` and the run of equals around it.
+
+        Args:
+            location: Where to look.
+            now: Monotonic seconds; what has expired is unknown (Section 10.3).
+        """
+        obj = self.held(location.group_id, location.object_id, now=now)
+        if obj is not None and obj.status is ObjectStatus.NORMAL:
+            return Found(obj)
+        position = to_position(location)
+        interval = self._absent.find(position)
+        if interval is not None:
+            return Absent(start=to_location(interval[0]), through=to_location(interval[1]))
+        above = self._absent.next_start(position)
+        below = self._absent.previous_end(position)
+        since = self._expired_before(now)
+        end = self._index.next_position(position, since=since)
+        start = self._index.previous_position(position, since=since)
+        end = end if above is None else min(end, above)
+        start = start if below is None else max(start, below)
+        return Unknown(start=to_location(start + 1), through=to_location(end - 1))
+
+    def held(self, group_id: int, object_id: int, *, now: float) -> Object | None:
+        """Return the Object, status Objects included, unless it is gone or has expired."""
+        entry = self._index.find(group_id, object_id)
+        if entry is None:
+            return None
+        since = self._expired_before(now)
+        return entry[0] if since is None or entry[1] > since else None
+
+    def received_at(self, group_id: int, object_id: int) -> float | None:
+        """Return when a held Object was received."""
+        entry = self._index.find(group_id, object_id)
+        return None if entry is None else entry[1]
+
+    def group_end(self, group_id: int) -> Location | None:
+        """Return the last Location of a Group, status Objects included, when known.
+
+        Known also without a word about the end, once all that could follow is absent.
+        """
+        record = self._index.records.get(group_id)
+        if record is not None and record.end_id is not None:
+            return Location(group_id, record.end_id)
+        interval = self._absent.find(group_id << 64 | MAX_VI64)
+        if interval is None or interval[0] <= group_id << 64:
+            return None
+        return to_location(interval[0] - 1)
+
+    def is_absent(self, start: Location, through: Location) -> bool:
+        """Tell whether it is known that nothing is between two Locations, inclusive."""
+        interval = self._absent.find(to_position(start))
+        return interval is not None and to_position(through) <= interval[1]
+
+    def groups(self) -> tuple[int, ...]:
+        """Return the Group IDs of which Objects are held, ascending."""
+        return tuple(self._index.held)
+
+    def subgroups(self, group_id: int) -> tuple[Subgroup, ...]:
+        """Return the Subgroups of a Group that are known, held or not."""
+        record = self._index.records.get(group_id)
+        return () if record is None else tuple(record.subgroups.values())
+
+    def known_groups(self) -> tuple[int, ...]:
+        """Return the Group IDs of which anything was ever held, in no order."""
+        return tuple(self._index.records)
+
+    def objects(self) -> Iterator[Object]:
+        """Yield all held Objects by Location, status Objects included."""
+        for group_id in tuple(self._index.held):
+            record = self._index.records[group_id]
+            for object_id in tuple(record.ids):
+                yield record.entries[object_id][0]
+
+    def is_complete(self) -> bool:
+        """Tell whether the Track has ended and no Location of it is unknown."""
+        # Held data and absent Locations are disjoint, so counting is enough.
+        known = self._absent.size + self._normal_objects
+        return self.end is not None and known == MAX_POSITION + 1
+
+    def ends_group(self, subgroup: Subgroup) -> bool:
+        """Tell whether a Subgroup is known to contain the largest Object of its Group."""
+        record = self._index.records[subgroup.group_id]
+        if subgroup.ends_group is not None:
+            return subgroup.ends_group
+        if record.end_id is not None:
+            return subgroup.largest_id == record.end_id
+        # The original publisher would have said so if it used several Subgroups.
+        return self.authoritative and len(record.subgroups) == 1
+
+    def is_next(self, subgroup: Subgroup, previous_id: int, object_id: int, *, now: float) -> bool:
+        """Tell whether nothing of `subgroup` lies between two Object IDs (Section 7.5).
+
+        Args:
+            subgroup: The Subgroup.
+            previous_id: Last Object ID before; -1 for the beginning of the Group.
+            object_id: The Object ID in question.
+            now: Monotonic seconds.
+        """
+        if object_id == previous_id + 1 or self.authoritative:
+            return True
+        if subgroup.predecessors.get(object_id, -1) == previous_id >= 0:
+            return True
+        if subgroup.first_object_id == object_id > previous_id:
+            return True
+        return self._gap(subgroup, previous_id, object_id, now=now) is None
+
+    def gap(
+        self, subgroup: Subgroup, previous_id: int, object_id: int, *, now: float
+    ) -> tuple[Location, Location] | None:
+        """Return the first unknown run between two Objects of a Subgroup, inclusive.
+
+        Arguments are those of `is_next`; None where that is true.
+        """
+        if self.is_next(subgroup, previous_id, object_id, now=now):
+            return None
+        return self._gap(subgroup, previous_id, object_id, now=now)
+
+    # Callbacks.
+
+    def watch(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` after every change; return what ends that."""
+        key = object()
+        self._watchers[key] = listener
+        return lambda: self._watchers.pop(key, None) and None
+
+    def follow(self, listener: Callable[[Subgroup | None], None]) -> Callable[[], None]:
+        """Call `listener` with the Subgroup that changed, None for a change of knowledge.
+
+        Returns:
+            What ends that.
+        """
+        key = object()
+        self._followers[key] = listener
+        return lambda: self._followers.pop(key, None) and None
+
+    def _changed(self, subgroup: Subgroup | None) -> None:
+        for follower in tuple(self._followers.values()):
+            follower(subgroup)
+        for watcher in tuple(self._watchers.values()):
+            watcher()
+
+    # Checking.
+
+    def _check_duplicate(self, held: Object, obj: Object) -> None:
+        if is_duplicate(held, obj):
+            return
+        statuses = {held.status, obj.status}
+        if statuses == {ObjectStatus.END_OF_GROUP, ObjectStatus.END_OF_TRACK}:
+            # A relay may turn one into the other: both say that nothing is here.
+            if obj.status is ObjectStatus.END_OF_TRACK and self.end is None:
+                self._end_track(obj.location, to_position(obj.location))
+                self._changed(None)
+            return
+        raise MalformedTrack(f"two different Objects at {obj.location}")
+
+    def _admit(self, record: GroupRecord | None, obj: Object, position: int) -> bool:
+        """Tell whether a new Object is to be taken; raise MalformedTrack if it cannot be."""
+        if self.authoritative and position <= self._last_position:
+            raise LocalProtocolError(f"Object {obj.location} after a larger one was published")
+        is_status = obj.status is not ObjectStatus.NORMAL
+        end = self._end_position
+        if end is not None and position >= end and not (is_status and position == end):
+            raise MalformedTrack(f"Object {obj.location} beyond the end {self.end} of the Track")
+        if obj.status is ObjectStatus.END_OF_TRACK and self._last_position > position:
+            raise MalformedTrack(f"END_OF_TRACK at {obj.location} before other Objects")
+        if record is not None:
+            record.check(obj)
+        if self._never and position in self._never:
+            raise MalformedTrack(f"Object {obj.location} in a gap that a property declared")
+        if obj.properties.raw:
+            self._check_gaps(record, obj, position)
+        return is_status or position not in self._absent
+
+    def _check_gaps(self, record: GroupRecord | None, obj: Object, position: int) -> None:
+        """Check PRIOR_GROUP_ID_GAP and PRIOR_OBJECT_ID_GAP (Sections 10.8 and 10.9)."""
+        properties = obj.properties
+        properties.check_object(obj.location)
+        group_gap, object_gap = properties.prior_group_id_gap, properties.prior_object_id_gap
+        known = record.prior_group_gap if record is not None else None
+        if group_gap and known not in (None, group_gap):
+            raise MalformedTrack(f"Object {obj.location}: PRIOR_GROUP_ID_GAP {group_gap}, {known}")
+        first = (obj.group_id - group_gap) << 64
+        if group_gap and self._has_data(first, (obj.group_id << 64) - 1):
+            raise MalformedTrack(f"Object {obj.location}: PRIOR_GROUP_ID_GAP over an Object")
+        if object_gap and self._has_data(position - object_gap, position - 1):
+            raise MalformedTrack(f"Object {obj.location}: PRIOR_OBJECT_ID_GAP over an Object")
+
+    # Applying.
+
+    def _insert(self, record: GroupRecord, obj: Object, now: float) -> None:
+        self._index.insert(record, obj, now)
+        self.size_bytes += _size_bytes(obj)
+        position = record.group_id << 64 | obj.object_id
+        if self.authoritative and position > self._last_position + 1:
+            self._absent.add(self._last_position + 1, position - 1)
+        if obj.properties.raw:
+            self._apply_gaps(record, obj, position)
+
+    def _append(self, record: GroupRecord, obj: Object, follows: int | None) -> Subgroup:
+        subgroup = record.subgroup(obj.subgroup_id)
+        object_id = obj.object_id
+        subgroup.publisher_priority = obj.publisher_priority
+        if obj.properties.raw:
+            subgroup.has_properties = True
+        if object_id == 0 or (self.authoritative and subgroup.largest_id < 0):
+            subgroup.first_object_id = object_id
+        if follows is not None and follows != object_id - 1:
+            subgroup.predecessors[object_id] = follows
+        if object_id in subgroup.evicted:
+            subgroup.evicted.discard(object_id)
+        elif object_id < subgroup.largest_id:
+            subgroup.late.append(object_id)
+        insert_sorted(subgroup.ids, object_id)
+        subgroup.largest_id = max(subgroup.largest_id, object_id)
+        return subgroup
+
+    def _apply_status(self, record: GroupRecord, obj: Object, position: int) -> None:
+        if obj.status is ObjectStatus.END_OF_TRACK:
+            self._end_track(obj.location, position)
+        else:
+            self._end_group(record, absent_from=obj.object_id, end_id=obj.object_id)
+
+    def _end_group(self, record: GroupRecord, *, absent_from: int, end_id: int) -> None:
+        record.absent_from = absent_from
+        record.end_id = end_id
+        if absent_from <= MAX_VI64:
+            base = record.group_id << 64
+            self._absent.add(base | absent_from, base | MAX_VI64)
+
+    def _end_track(self, end: Location, absent_from: int) -> None:
+        self.end = end
+        self._end_position = absent_from
+        if absent_from <= MAX_POSITION:
+            self._absent.add(absent_from, MAX_POSITION)
+
+    def _apply_gaps(self, record: GroupRecord, obj: Object, position: int) -> None:
+        group_gap = obj.properties.prior_group_id_gap
+        object_gap = obj.properties.prior_object_id_gap
+        if group_gap:
+            record.prior_group_gap = group_gap
+            base = record.group_id << 64
+            self._declare_gap((record.group_id - group_gap) << 64, base - 1)
+        if object_gap:
+            self._declare_gap(position - object_gap, position - 1)
+
+    def _declare_gap(self, first: int, last: int) -> None:
+        self._never.add(first, last)
+        self._absent.add(first, last)
+
+    # Searching.
+
+    def _expired_before(self, now: float) -> float | None:
+        """Return when Objects were received at the latest that have expired by now."""
+        lifetime = self.lifetime
+        return None if lifetime is None else now - lifetime
+
+    def _has_data(self, first: int, last: int) -> bool:
+        return next(self._index.data_positions(first, last), None) is not None
+
+    def _gap(
+        self, subgroup: Subgroup, previous_id: int, object_id: int, *, now: float
+    ) -> tuple[Location, Location] | None:
+        """Return the first unknown run inside the open interval, of whatever Subgroup."""
+        last = Location(subgroup.group_id, object_id - 1)
+        place = Location(subgroup.group_id, previous_id + 1)
+        while place <= last:
+            match self.lookup(place, now=now):
+                case Unknown(through=through):
+                    return place, min(through, last)
+                case Absent(through=through):
+                    if through >= last:
+                        return None
+                    place = Location(through.group_id, through.object_id + 1)
+                case Found():
+                    place = Location(place.group_id, place.object_id + 1)
+        return None
+
+
+def _size_bytes(obj: Object) -> int:
+    return len(obj.payload) + len(obj.properties.raw) + OBJECT_OVERHEAD_BYTES

@@ -1,0 +1,592 @@
+"""The delivery of a subscription: every Object once, on Subgroup streams.
+
+Theory of operation. A cursor for each Subgroup says up to which Object ID everything was
+dealt with. The store reports which Subgroup changed; its cursor joins the queue, ordered by
+publisher priority, then Group, then Subgroup, and leaves it when there is nothing more to
+send. An Object that comes late, below its cursor, is found in `Subgroup.late` and sent on a
+stream of its own. So each Object goes out exactly once, however the store was filled.
+
+Objects that were there when the subscription began belong to a fill, not to it.
+
+A stream continues only with what is known to be the next Object of its Subgroup. Where
+that is not known, or the store has dropped what is owed, the cursor waits if there is
+somebody who can fill the gap (`on_gap`), and goes on with a new stream, or ends the
+subscription with TOO_FAR_BEHIND, if there is not.
+
+A reset may destroy what the transport still has to send. Streams that may not end with FIN
+are therefore left open, unused, and reset as late as possible (`_retire`).
+
+Source: MOQT draft 22, Sections 3.1, 5.1, 5.2, 7.5 and 11.3.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from kvcs.errors import PublishDoneCode, StreamResetCode
+from kvcs.moqt.codepoints import GroupOrder, RangeMarker
+from kvcs.moqt.session.actions import RequestId, StreamId
+from kvcs.moqt.session.session import Session
+from kvcs.moqt.track.delivery import Delivery, DeliveryTerms, OnGap, Rank, transport_priority
+from kvcs.moqt.track.group import Subgroup
+from kvcs.moqt.track.interval import IntervalSet, to_location, to_position
+from kvcs.moqt.track.store import TrackStore
+from kvcs.moqt.wire.filters import LocationRange
+from kvcs.moqt.wire.object import Object
+from kvcs.moqt.wire.subgroup import SubgroupHeader
+from kvcs.names import Location
+
+__all__ = ("MAX_OPEN_SUBGROUPS", "SubscriptionDelivery")
+
+# Enough to keep a link busy while Groups overtake each other, few enough that the lowest
+# Group is not starved by the others.
+MAX_OPEN_SUBGROUPS: Final = 8
+# A publisher that never finishes its Subgroups leaves streams open on which nothing is
+# sent; beyond this many times the limit the oldest of them are reset.
+_IDLE_FACTOR: Final = 4
+
+
+@dataclass(slots=True, eq=False)
+class _Cursor:
+    """Where a subscription is in one Subgroup.
+
+    Attributes:
+        subgroup: The Subgroup.
+        key: Place in the queue.
+        last_id: Every Object up to this one was sent or is not wanted.
+        late_seen: How much of `Subgroup.late` was looked at.
+        backlog: Object IDs below `last_id` that came late, a heap.
+        stream_id: The open stream.
+        sent_id: Last Object ID on the open stream; -1 before the first.
+        with_properties: Whether the open stream has room for Properties.
+        queued: Whether it is in the queue.
+        is_stray: Whether the open stream carries late Objects.
+        asked_through: End of the gap that was reported last.
+        incomplete: Something was left out, so that no stream can end with FIN.
+    """
+
+    subgroup: Subgroup
+    key: tuple[int, int, int]
+    last_id: int
+    late_seen: int
+    backlog: list[int] = field(default_factory=list[int])
+    stream_id: StreamId | None = None
+    sent_id: int = -1
+    with_properties: bool = False
+    is_stray: bool = False
+    queued: bool = False
+    asked_through: Location | None = None
+    incomplete: bool = False
+
+
+class SubscriptionDelivery:
+    """What a subscription is owed, now and later."""
+
+    def __init__(
+        self,
+        store: TrackStore,
+        request_id: RequestId,
+        terms: DeliveryTerms,
+        *,
+        on_gap: OnGap | None = None,
+        max_open_subgroups: int = MAX_OPEN_SUBGROUPS,
+    ) -> None:
+        """Begin to follow `store`.
+
+        Args:
+            store: The Track.
+            request_id: The SUBSCRIBE or PUBLISH.
+            terms: What is to be delivered.
+            on_gap: Who fills gaps; None if nobody can. It answers by adding to the store
+                or with `give_up`.
+            max_open_subgroups: Subgroup streams that are sent on at a time.
+        """
+        self.on_ready: Callable[[], None] | None = None
+        self.terms = terms
+        self.finished = False
+        self.fills: list[Delivery] = []
+        self._store = store
+        self._request_id = request_id
+        self._on_gap = on_gap
+        self._max_open = max_open_subgroups
+        self._start = terms.location_range.start
+        self._cursors: dict[Subgroup, _Cursor] = {}
+        self._done: set[Subgroup] = set()
+        self._queue: list[tuple[tuple[int, int, int], _Cursor]] = []
+        self._waiting: set[_Cursor] = set()
+        self._open: dict[StreamId, _Cursor] = {}
+        self._retired: deque[StreamId] = deque()
+        self._given_up = IntervalSet()
+        self._ending: tuple[PublishDoneCode, str] | None = None
+        self._skip_present()
+        self._unfollow = store.follow(self._store_changed)
+
+    def __repr__(self) -> str:
+        return (
+            f"<SubscriptionDelivery request={self._request_id} track={self._store.track}"
+            f" open={len(self._open)} queued={len(self._queue)} waiting={len(self._waiting)}>"
+        )
+
+    @property
+    def request_id(self) -> RequestId:
+        """The SUBSCRIBE or PUBLISH."""
+        return self._request_id
+
+    @property
+    def deadline(self) -> float | None:
+        """None: a subscription waits for nothing but its store."""
+        return None
+
+    def rank(self) -> Rank:
+        """Return the rank of the next Object."""
+        publisher_priority = self._queue[0][0][0] if self._queue else 255
+        return self.terms.subscriber_priority, publisher_priority, 1
+
+    def needs(self, group_id: int) -> bool:
+        """Tell whether held Objects of this Group are still to be sent."""
+        return self.terms.forward and any(
+            subgroup not in self._done and self._owes(subgroup)
+            for subgroup in self._store.subgroups(group_id)
+        )
+
+    def change(self, terms: DeliveryTerms) -> None:
+        """Apply a REQUEST_UPDATE; the Group Order must be the same (Section 5.1).
+
+        What the new range adds among the Objects already published is not sent: that is
+        what a fill is for.
+        """
+        resumed = terms.forward and not self.terms.forward
+        moved = terms.location_range != self.terms.location_range
+        self.terms = terms
+        if resumed:
+            self._resume()
+        if moved:
+            start = terms.location_range.start
+            self._start = max(self._start, start) if resumed else start
+        if moved and not resumed:
+            self._skip_present()
+        self.wake()
+
+    def end(self, code: PublishDoneCode, reason: str = "", *, drain: bool = True) -> None:
+        """Send PUBLISH_DONE once everything that is owed was sent.
+
+        Args:
+            code: Why the subscription ends.
+            reason: Text for the subscriber.
+            drain: False gives up what is owed.
+        """
+        if self._ending is None or not drain:
+            self._ending = code, reason
+        if not drain:
+            self._unfollow()
+            self._forget()
+        self.wake()
+
+    def give_up(
+        self, start: Location, through: Location, marker: RangeMarker = RangeMarker.UNKNOWN
+    ) -> None:
+        """Stop waiting for these Locations, inclusive; `marker` is for fetches."""
+        del marker
+        self._given_up.add(to_position(start), to_position(through))
+        self._retry()
+
+    def stream_stopped(self, stream_id: StreamId) -> bool:
+        """Never open the Subgroup again of which the peer refused the stream."""
+        cursor = self._open.pop(stream_id, None)
+        if cursor is not None:
+            cursor.stream_id = None
+            self._dismiss(cursor)
+            return True
+        if stream_id in self._retired:
+            self._retired.remove(stream_id)
+            return True
+        return False
+
+    def cancel(self, session: Session, *, now: float, code: int) -> None:
+        """Reset all streams with `code` and stop following the store."""
+        self._reset_all(session, code, now=now)
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop following the store; the session has reset the streams."""
+        self.finished = True
+        self._unfollow()
+        self._forget()
+
+    def step(self, session: Session, *, now: float) -> int:
+        """Send one Object; with none to send, end what can be ended."""
+        if self.finished:
+            return 0
+        if not self.terms.forward:
+            self._reset_all(session, StreamResetCode.CANCELLED, now=now)
+            self._forget()
+        while self._queue:
+            cursor = self._choose(session, now)
+            size_bytes = self._serve(cursor, session, now=now)
+            if size_bytes:
+                return size_bytes
+        if self._ending is not None and not self._waiting:
+            self._conclude(session, *self._ending, now=now)
+        return 0
+
+    # Following the store.
+
+    def _store_changed(self, subgroup: Subgroup | None) -> None:
+        if self._waiting:
+            self._retry()
+        if subgroup is None or not self.terms.forward or subgroup.largest_id < 0:
+            return
+        cursor = self._cursors.get(subgroup)
+        if cursor is None:
+            if subgroup in self._done or not self._overlaps(subgroup):
+                return
+            cursor = self._cursors[subgroup] = self._new_cursor(subgroup)
+        self._enqueue(cursor)
+
+    def _overlaps(self, subgroup: Subgroup) -> bool:
+        end = self.terms.location_range.end
+        group_id = subgroup.group_id
+        return self._start.group_id <= group_id and (end is None or group_id <= end.group_id)
+
+    def _new_cursor(self, subgroup: Subgroup) -> _Cursor:
+        group_id, subgroup_id = subgroup.group_id, subgroup.subgroup_id
+        place = group_id if self.terms.group_order is GroupOrder.ASCENDING else -group_id
+        key = (
+            subgroup.publisher_priority or 0,
+            place,
+            -1 if subgroup_id is None else subgroup_id,
+        )
+        last_id = self._start.object_id - 1 if group_id == self._start.group_id else -1
+        return _Cursor(subgroup, key, last_id, len(subgroup.late))
+
+    def _skip_present(self) -> None:
+        """Put cursors behind what is there already and would fall into the range."""
+        largest = self._store.largest
+        if largest is None or self._start > largest:
+            return
+        for group_id in self._store.known_groups():
+            for subgroup in self._store.subgroups(group_id):
+                if subgroup in self._cursors or not self._overlaps(subgroup):
+                    continue
+                if subgroup.final_object_id is not None:
+                    self._done.add(subgroup)
+                    continue
+                cursor = self._cursors[subgroup] = self._new_cursor(subgroup)
+                cursor.last_id = max(cursor.last_id, _last_up_to(subgroup, largest))
+
+    def _resume(self) -> None:
+        """Go on behind Largest: what was published during the pause is not sent."""
+        self._done.clear()
+        largest = self._store.largest
+        if largest is not None:
+            self._start = max(self._start, to_location(to_position(largest) + 1))
+
+    def _owes(self, subgroup: Subgroup) -> bool:
+        cursor = self._cursors.get(subgroup)
+        if cursor is None:
+            if not self._overlaps(subgroup):
+                return False
+            cursor = self._new_cursor(subgroup)
+        object_id = cursor.backlog[0] if cursor.backlog else subgroup.next_id(cursor.last_id)
+        if object_id is None:
+            return False
+        return Location(subgroup.group_id, object_id) in self._range()
+
+    def _range(self) -> LocationRange:
+        return LocationRange(self._start, self.terms.location_range.end)
+
+    def _enqueue(self, cursor: _Cursor) -> None:
+        if not cursor.queued and cursor not in self._waiting:
+            cursor.queued = True
+            heappush(self._queue, (cursor.key, cursor))
+            self.wake()
+
+    def _dequeue(self, cursor: _Cursor) -> None:
+        cursor.queued = False
+        if self._queue[0][1] is cursor:
+            heappop(self._queue)
+        else:
+            self._queue.remove((cursor.key, cursor))
+            heapify(self._queue)
+
+    def _retry(self) -> None:
+        waiting, self._waiting = self._waiting, set()
+        for cursor in waiting:
+            self._enqueue(cursor)
+
+    def wake(self) -> None:
+        """Have the outbox look at this delivery again."""
+        if self.on_ready is not None:
+            self.on_ready()
+
+    # Sending.
+
+    def _choose(self, session: Session, now: float) -> _Cursor:
+        """Return the cursor to serve: the first one that may have an open stream."""
+        first = self._queue[0][1]
+        if first.stream_id is not None or len(self._open) < self._max_open:
+            return first
+        open_cursors = [entry for entry in self._queue if entry[1].stream_id is not None]
+        if open_cursors:
+            return min(open_cursors)[1]
+        # Nothing to send on any open stream, so they cost nothing and another is no harm.
+        if len(self._open) >= self._max_open * _IDLE_FACTOR:
+            self._retire(min(self._open.values(), key=lambda cursor: cursor.key), session, now)
+        return first
+
+    def _serve(self, cursor: _Cursor, session: Session, *, now: float) -> int:
+        """Send the next Object of a cursor; take it from the queue if there is none."""
+        object_id = self._next_id(cursor)
+        if self._misses(cursor, object_id, now):
+            return 0
+        if object_id is None:
+            self._settle(cursor, session, now)
+            return 0
+        location = Location(cursor.subgroup.group_id, object_id)
+        end = self.terms.location_range.end
+        if end is not None and location > end:
+            self._retire(cursor, session, now)
+            self._dequeue(cursor)
+            return 0
+        obj = self._store.held(location.group_id, object_id, now=now)
+        is_next = obj is not None and self._continues(cursor, obj, now)
+        is_late = self._pass(cursor, object_id)
+        if obj is None or location < self._start or not self.terms.admits(obj):
+            return 0
+        if self._is_too_late(cursor, obj, now):
+            self._abandon(cursor, session, now)
+            return 0
+        if cursor.stream_id is not None and not is_next:
+            self._retire(cursor, session, now)
+        cursor.is_stray = is_late
+        cursor.incomplete |= is_late
+        return self._send(cursor, obj, session, now)
+
+    def _next_id(self, cursor: _Cursor) -> int | None:
+        late = cursor.subgroup.late
+        while cursor.late_seen < len(late):
+            if late[cursor.late_seen] <= cursor.last_id:
+                heappush(cursor.backlog, late[cursor.late_seen])
+            cursor.late_seen += 1
+        return cursor.backlog[0] if cursor.backlog else cursor.subgroup.next_id(cursor.last_id)
+
+    def _pass(self, cursor: _Cursor, object_id: int) -> bool:
+        """Count an Object as dealt with; tell whether it came late."""
+        if cursor.backlog:
+            heappop(cursor.backlog)
+            return True
+        cursor.last_id = object_id
+        return False
+
+    def _misses(self, cursor: _Cursor, object_id: int | None, now: float) -> bool:
+        """Deal with a gap before `object_id`; tell whether the cursor cannot go on."""
+        lost = self._lost(cursor, object_id, now)
+        gap = lost or self._gap(cursor, object_id, now)
+        if gap is None:
+            return False
+        start, through = gap
+        if self._on_gap is not None and to_position(start) not in self._given_up:
+            self._dequeue(cursor)
+            self._waiting.add(cursor)
+            if cursor.asked_through is None or through > cursor.asked_through:
+                cursor.asked_through = through
+                self._on_gap(self, start, through)
+            return True
+        if lost:
+            self._fall_behind(start)
+            return True
+        cursor.incomplete |= self._on_gap is not None or cursor.sent_id >= 0
+        return False
+
+    def _lost(
+        self, cursor: _Cursor, object_id: int | None, now: float
+    ) -> tuple[Location, Location] | None:
+        """Return what is owed before or at `object_id` and was dropped or has expired."""
+        subgroup = cursor.subgroup
+        group_id = subgroup.group_id
+        if object_id is not None and self._store.held(group_id, object_id, now=now) is None:
+            location = Location(group_id, object_id)
+            return (location, location) if location in self._range() else None
+        lost = subgroup.has_lost_after(max(cursor.last_id, self._floor(group_id)))
+        if lost is None or (object_id is not None and object_id < lost):
+            return None
+        run = subgroup.evicted.find(lost)
+        location = Location(group_id, lost)
+        if run is None or location not in self._range():
+            return None
+        through = Location(group_id, run[1])
+        end = self.terms.location_range.end
+        return location, through if end is None else min(through, end)
+
+    def _floor(self, group_id: int) -> int:
+        return self._start.object_id - 1 if group_id == self._start.group_id else -1
+
+    def _gap(
+        self, cursor: _Cursor, object_id: int | None, now: float
+    ) -> tuple[Location, Location] | None:
+        """Return what may belong between the last Object and `object_id`."""
+        if object_id is None or cursor.backlog or cursor.subgroup.subgroup_id is None:
+            return None
+        return self._store.gap(cursor.subgroup, cursor.last_id, object_id, now=now)
+
+    def _continues(self, cursor: _Cursor, obj: Object, now: float) -> bool:
+        """Tell whether the open stream may carry `obj` next (Section 7.5)."""
+        is_late = bool(cursor.backlog)
+        if is_late != cursor.is_stray or (obj.properties.raw and not cursor.with_properties):
+            return False
+        previous_id = cursor.sent_id if is_late else cursor.last_id
+        return previous_id < obj.object_id and self._store.is_next(
+            cursor.subgroup, previous_id, obj.object_id, now=now
+        )
+
+    def _is_too_late(self, cursor: _Cursor, obj: Object, now: float) -> bool:
+        """Tell whether a delivery timeout has passed (Section 5.2)."""
+        properties = self._store.properties
+        object_timeout = _shorter(
+            self.terms.object_timeout, properties.object_delivery_timeout_ms / 1000
+        )
+        subgroup_timeout = _shorter(
+            self.terms.subgroup_timeout, properties.subgroup_delivery_timeout_ms / 1000
+        )
+        received_at = self._store.received_at(obj.group_id, obj.object_id)
+        finished_at = cursor.subgroup.finished_at
+        return (
+            object_timeout > 0 and received_at is not None and now > received_at + object_timeout
+        ) or (
+            subgroup_timeout > 0
+            and finished_at is not None
+            and now > finished_at + subgroup_timeout
+        )
+
+    def _send(self, cursor: _Cursor, obj: Object, session: Session, now: float) -> int:
+        if obj.subgroup_id is None:
+            session.send_datagram(self._request_id, obj, now=now)
+            return len(obj.payload) + 1
+        stream_id = cursor.stream_id
+        if stream_id is None:
+            stream_id = self._open_stream(cursor, obj, session, now)
+        session.send_object(stream_id, obj, now=now)
+        cursor.sent_id = obj.object_id
+        return len(obj.payload) + 1
+
+    def _open_stream(self, cursor: _Cursor, obj: Object, session: Session, now: float) -> StreamId:
+        subgroup = cursor.subgroup
+        cursor.with_properties = subgroup.has_properties
+        header = SubgroupHeader(
+            track_alias=0,  # The session fills it in.
+            group_id=obj.group_id,
+            subgroup_id=obj.subgroup_id,
+            publisher_priority=obj.publisher_priority,
+            has_properties=subgroup.has_properties,
+            end_of_group=self._store.ends_group(subgroup),
+            first_object=subgroup.first_object_id == obj.object_id,
+        )
+        priority = transport_priority(self.terms.subscriber_priority, obj.publisher_priority)
+        stream_id = session.open_subgroup(self._request_id, header, priority=priority, now=now)
+        cursor.stream_id = stream_id
+        self._open[stream_id] = cursor
+        return stream_id
+
+    # Ending.
+
+    def _settle(self, cursor: _Cursor, session: Session, now: float) -> None:
+        """Leave the queue with nothing to send, and end the stream if the Subgroup ended."""
+        self._dequeue(cursor)
+        final = cursor.subgroup.final_object_id
+        if final is None or cursor.last_id < final:
+            return
+        stream_id = cursor.stream_id
+        if stream_id is not None and cursor.incomplete:
+            self._retire(cursor, session, now)
+        elif stream_id is not None:
+            del self._open[stream_id]
+            session.finish_stream(stream_id, now=now)
+        self._dismiss(cursor)
+
+    def _dismiss(self, cursor: _Cursor) -> None:
+        """Have nothing more to do with a Subgroup."""
+        if cursor.queued:
+            self._dequeue(cursor)
+        self._waiting.discard(cursor)
+        self._cursors.pop(cursor.subgroup, None)
+        self._done.add(cursor.subgroup)
+
+    def _abandon(self, cursor: _Cursor, session: Session, now: float) -> None:
+        """Give up a Subgroup whose time is over."""
+        stream_id = cursor.stream_id
+        if stream_id is not None:
+            del self._open[stream_id]
+            session.reset_stream(stream_id, StreamResetCode.DELIVERY_TIMEOUT, now=now)
+        self._dismiss(cursor)
+
+    def _retire(self, cursor: _Cursor, session: Session, now: float) -> None:
+        """Send no more on a stream that may not end with FIN, and reset it later."""
+        stream_id = cursor.stream_id
+        if stream_id is None:
+            return
+        cursor.stream_id = None
+        cursor.sent_id = -1
+        del self._open[stream_id]
+        self._retired.append(stream_id)
+        if len(self._retired) > self._max_open:
+            session.reset_stream(self._retired.popleft(), StreamResetCode.CANCELLED, now=now)
+
+    def _fall_behind(self, location: Location) -> None:
+        self._unfollow()
+        self._forget()
+        reason = f"Object {location} is no longer held"
+        self._ending = PublishDoneCode.TOO_FAR_BEHIND, reason
+
+    def _forget(self) -> None:
+        """Owe nothing more of what is in the store."""
+        for cursor in self._cursors.values():
+            cursor.queued = False
+        self._queue.clear()
+        self._waiting.clear()
+        self._cursors.clear()
+
+    def _conclude(
+        self, session: Session, code: PublishDoneCode, reason: str, *, now: float
+    ) -> None:
+        """Send PUBLISH_DONE, unless a fill is still under way."""
+        self.fills = [fill for fill in self.fills if not fill.finished]
+        if self.fills:
+            return
+        self._finish_ended(session, now)
+        is_behind = code is PublishDoneCode.TOO_FAR_BEHIND
+        reset = StreamResetCode.TOO_FAR_BEHIND if is_behind else StreamResetCode.CANCELLED
+        self._reset_all(session, reset, now=now)
+        session.publish_done(self._request_id, code, reason=reason, now=now)
+        self.stop()
+
+    def _finish_ended(self, session: Session, now: float) -> None:
+        """End streams with FIN whose last Object was the last of the Group (Section 11.3.2)."""
+        for stream_id, cursor in tuple(self._open.items()):
+            end = self._store.group_end(cursor.subgroup.group_id)
+            if end is not None and cursor.sent_id == end.object_id and not cursor.incomplete:
+                del self._open[stream_id]
+                session.finish_stream(stream_id, now=now)
+
+    def _reset_all(self, session: Session, code: int, *, now: float) -> None:
+        for stream_id in (*self._retired, *self._open):
+            session.reset_stream(stream_id, code, now=now)
+        for cursor in self._open.values():
+            cursor.stream_id = None
+        self._retired.clear()
+        self._open.clear()
+
+
+def _last_up_to(subgroup: Subgroup, largest: Location) -> int:
+    """Return the largest Object ID of a Subgroup that is not beyond `largest`."""
+    if subgroup.group_id > largest.group_id:
+        return -1
+    if subgroup.group_id < largest.group_id:
+        return subgroup.largest_id
+    return min(subgroup.largest_id, largest.object_id)
+
+
+def _shorter(one: float, other: float) -> float:
+    """Return the shorter of two timeouts, of which 0 is none."""
+    return min(one, other) if one and other else one or other
