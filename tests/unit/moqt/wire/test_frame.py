@@ -15,6 +15,11 @@ def test_frame_of_the_largest_body_goes_there_and_back():
     assert decode_frame(encoded) == (MessageType.SETUP, body, len(encoded))
 
 
+def test_body_one_octet_too_large_is_a_local_error():
+    with pytest.raises(LocalProtocolError, match="SETUP with 65536 octets, at most 65535"):
+        encode_frame(MessageType.SETUP, bytes(MAX_BODY_BYTES + 1))
+
+
 def test_message_above_65535_octets_is_a_local_error():
     token = Token.use_value(bytes(MAX_BODY_BYTES))
     update = RequestUpdate(request_id=0, parameters=Parameters(authorization_tokens=(token,)))
