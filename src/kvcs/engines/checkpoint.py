@@ -26,6 +26,7 @@ __all__ = (
     "bfloat16_bits",
     "bundled_model",
     "from_bfloat16_bits",
+    "hugging_face_config",
     "load_checkpoint",
     "save_directory",
 )
@@ -157,12 +158,10 @@ def load_checkpoint(path: Path) -> Checkpoint:
     return checkpoint
 
 
-def save_directory(checkpoint: Checkpoint, directory: Path) -> None:
-    """Write `checkpoint` as a Hugging Face directory, its weights rounded to bfloat16."""
-    directory.mkdir(parents=True, exist_ok=True)
+def hugging_face_config(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the members of a ``config.json`` for `checkpoint`."""
     config = checkpoint.config
-    members = {
-        "architectures": ["LlamaForCausalLM"],
+    return {
         "model_type": "llama",
         "num_hidden_layers": config.layers,
         "hidden_size": config.hidden,
@@ -179,6 +178,15 @@ def save_directory(checkpoint: Checkpoint, directory: Path) -> None:
         "attention_bias": False,
         "mlp_bias": False,
         "tie_word_embeddings": "lm_head.weight" not in checkpoint.weights,
+    }
+
+
+def save_directory(checkpoint: Checkpoint, directory: Path) -> None:
+    """Write `checkpoint` as a Hugging Face directory, its weights rounded to bfloat16."""
+    directory.mkdir(parents=True, exist_ok=True)
+    members = {
+        "architectures": ["LlamaForCausalLM"],
+        **hugging_face_config(checkpoint),
         "dtype": "bfloat16",
     }
     (directory / "config.json").write_text(json.dumps(members, indent=1), encoding="utf-8")

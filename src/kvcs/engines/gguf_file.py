@@ -56,7 +56,8 @@ def load_gguf(path: Path) -> Checkpoint:
     weights: dict[str, Floats] = {}
     for tensor in reader.tensors:
         shape = tuple(int(extent) for extent in reversed(tensor.shape))
-        weight = dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
+        # What is not quantised is a read-only view of the file, and is copied.
+        weight = np.require(dequantize(tensor.data, tensor.tensor_type), np.float32, ["W"])
         name = _parameter_name(path, tensor.name)
         weights[name] = _restore_rows(name, weight.reshape(shape), config)
     return Checkpoint(
