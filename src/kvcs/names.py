@@ -103,7 +103,7 @@ class TrackNamespace:
         return b"".join(parts)
 
     @classmethod
-    def decode(cls, data: bytes | memoryview, offset: int = 0) -> tuple[Self, int]:
+    def decode(cls, data: bytes | bytearray | memoryview, offset: int = 0) -> tuple[Self, int]:
         """Decode at `offset`; return the namespace and the offset after it.
 
         Raises:
@@ -166,7 +166,7 @@ class FullTrackName:
         return self.namespace.encode() + encode_vi64(len(self.name)) + self.name
 
     @classmethod
-    def decode(cls, data: bytes | memoryview, offset: int = 0) -> tuple[Self, int]:
+    def decode(cls, data: bytes | bytearray | memoryview, offset: int = 0) -> tuple[Self, int]:
         """Decode at `offset`; return the name and the offset after it.
 
         Raises:
@@ -200,7 +200,9 @@ def _violation(reason: str) -> RemoteProtocolError:
     return RemoteProtocolError(TerminationCode.PROTOCOL_VIOLATION, reason)
 
 
-def _decode_bytes(data: bytes | memoryview, offset: int, what: str) -> tuple[bytes, int]:
+def _decode_bytes(
+    data: bytes | bytearray | memoryview, offset: int, what: str
+) -> tuple[bytes, int]:
     length, offset = decode_vi64(data, offset)
     if length > MAX_NAME_BYTES:
         raise _violation(f"{what} with {length} octets, at most {MAX_NAME_BYTES}")
