@@ -1,64 +1,260 @@
-"""The MOQT session: bytes and time in, actions and events out."""
+"""The MOQT session: bytes and time in, actions and events out.
 
-from kvcs.errors import TransportError
+`Session` owns no socket and no clock. Its owner hands it what arrives (`receive_*`), gives
+commands, and after each call takes the actions, which the transport must do, and the
+events, which the application should know; `advance` is due at `next_deadline`.
+
+The session decodes, orders, counts and reports. It resolves no filters and stores no
+Objects: what a subscription delivers is decided by whoever owns the Objects. What a peer
+does wrong never raises here: it ends the session with one `CloseSession` and one
+`SessionClosed`. What the caller does wrong raises LocalProtocolError. A command for a
+request or stream that the peer has ended abruptly is ignored, since the event that
+says so may not have been read yet; only opening a stream for it raises.
+
+This file only dispatches. The parts are `setup` (control streams), `requests` and
+`updates` (what all requests share), one file per kind of request, `incoming` and
+`outgoing` (data streams). `state` explains the tables.
+
+Source: MOQT draft 22.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from kvcs.errors import (
+    ConnectionLost,
+    KvcsError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    StreamResetCode,
+    TerminationCode,
+    TransportError,
+)
 from kvcs.moqt.codepoints import GroupOrder, RangeMarker
-from kvcs.moqt.session.actions import Action, RequestId, StreamId
-from kvcs.moqt.session.events import Event
+from kvcs.moqt.session.actions import Action, CloseSession, RequestId, StreamId
+from kvcs.moqt.session.aliases import Aliases
+from kvcs.moqt.session.arrivals import Arrivals
+from kvcs.moqt.session.context import Context
+from kvcs.moqt.session.deadlines import Timer
+from kvcs.moqt.session.events import Event, SessionClosed
+from kvcs.moqt.session.fetch import Fetches
+from kvcs.moqt.session.incoming import IncomingStreams
 from kvcs.moqt.session.limits import SessionConfig, Side
+from kvcs.moqt.session.namespace import Namespaces
+from kvcs.moqt.session.outgoing import OutgoingStreams
+from kvcs.moqt.session.publication import Publications
+from kvcs.moqt.session.registry import Registry
+from kvcs.moqt.session.request_streams import Openers, RequestStreams, Routes
+from kvcs.moqt.session.requests import Requests
+from kvcs.moqt.session.setup import ControlStreams
+from kvcs.moqt.session.state import Request, RequestKind, State
+from kvcs.moqt.session.subscription import Subscriptions
+from kvcs.moqt.session.tokens import TokenCache
+from kvcs.moqt.session.track_status import TrackStatuses
+from kvcs.moqt.session.updates import Updates
+from kvcs.moqt.wire.fetch import Fetch, FetchOk
+from kvcs.moqt.wire.goaway import Goaway
+from kvcs.moqt.wire.namespace import (
+    Namespace,
+    NamespaceDone,
+    PublishNamespace,
+    PublishSkipped,
+    SubscribeNamespace,
+    SubscribeTracks,
+)
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.parameters import NO_PARAMETERS, Parameters
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
-from kvcs.moqt.wire.request import Redirect
+from kvcs.moqt.wire.publish import Publish, PublishDone, PublishStateNotify
+from kvcs.moqt.wire.request import Redirect, RequestError, RequestOk, RequestUpdate
 from kvcs.moqt.wire.setup import SetupOptions
 from kvcs.moqt.wire.subgroup import SubgroupHeader
+from kvcs.moqt.wire.subscribe import Subscribe, SubscribeOk
+from kvcs.moqt.wire.track_status import TrackStatus
 from kvcs.names import FullTrackName, Location, TrackNamespace
 
 __all__ = ("Session",)
 
+# Deadlines that end the session when they pass.
+_FATAL: Final = {
+    Timer.SETUP: (TerminationCode.CONTROL_MESSAGE_TIMEOUT, "no SETUP"),
+    Timer.CONTROL_MESSAGE: (TerminationCode.CONTROL_MESSAGE_TIMEOUT, "unfinished message"),
+    Timer.DATA_STREAM: (TerminationCode.DATA_STREAM_TIMEOUT, "unfinished header or Object"),
+    Timer.GOAWAY: (TerminationCode.GOAWAY_TIMEOUT, "requests are still open"),
+}
+
 
 class Session:
-    """One MOQT session over one QUIC connection."""
+    """One MOQT session over one QUIC connection.
 
-    def __init__(self, side: Side, config: SessionConfig) -> None: ...
+    Args:
+        side: Which end of the connection this is.
+        config: What SETUP says, limits and deadlines.
+    """
+
+    def __init__(self, side: Side, config: SessionConfig) -> None:
+        self._context = context = Context(side, config)
+        self._closed = False
+        limits = config.limits
+        tokens = TokenCache(config.options.max_auth_token_cache_size)
+        aliases = Aliases(limits.max_tombstones)
+        self._registry = registry = Registry(limits.max_tombstones)
+        self._incoming = incoming = IncomingStreams(context, aliases, registry, self._data_ended)
+        self._outgoing = outgoing = OutgoingStreams(context, registry, self._data_ended)
+        self._requests = requests = Requests(
+            context, registry, tokens, aliases, incoming=incoming, outgoing=outgoing
+        )
+        self._subscriptions = Subscriptions(context, registry, requests, aliases, incoming)
+        self._publications = Publications(
+            context,
+            registry,
+            requests,
+            aliases,
+            incoming=incoming,
+            subscriptions=self._subscriptions,
+        )
+        self._fetches = Fetches(context, registry, requests)
+        self._track_statuses = TrackStatuses(context, requests)
+        self._namespaces = Namespaces(context, registry, requests)
+        self._updates = Updates(context, registry, requests, outgoing, self._namespaces.overlaps)
+        self._control = ControlStreams(context, tokens)
+        streams = RequestStreams(context, registry, requests, self._openers(), self._routes())
+        self._arrivals = Arrivals(context, self._control, streams, incoming, outgoing)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open" if self._control.is_complete else "setting up"
+        return f"Session({self._context.side.name.lower()}, {state}, {self._registry!r})"
 
     # Inputs.
-    def start(self, *, now: float) -> None: ...
+
+    def start(self, *, now: float) -> None:
+        """Open the control stream and send SETUP; requests may follow at once."""
+        self._command(now)
+        self._control.start()
+
     def receive_stream(
-        self, stream_id: int, data: bytes | memoryview, fin: bool, *, now: float
-    ) -> None: ...
-    def receive_reset(self, stream_id: int, code: int, *, now: float) -> None: ...
-    def receive_stop_sending(self, stream_id: int, code: int, *, now: float) -> None: ...
-    def receive_datagram(self, data: bytes | memoryview, *, now: float) -> None: ...
-    def advance(self, *, now: float) -> None: ...
-    def connection_lost(self, error: TransportError, *, now: float) -> None: ...
+        self,
+        stream_id: int,
+        data: bytes | memoryview,
+        fin: bool,  # noqa: FBT001 - as QUIC delivers it
+        *,
+        now: float,
+    ) -> None:
+        """Take bytes of a stream; `data` may be kept and must not change afterwards."""
+        self._receive(now, partial(self._arrivals.receive, StreamId(stream_id), data, fin=fin))
+
+    def receive_reset(self, stream_id: int, code: int, *, now: float) -> None:
+        """Take RESET_STREAM."""
+        self._receive(now, partial(self._arrivals.receive_reset, StreamId(stream_id), code))
+
+    def receive_stop_sending(self, stream_id: int, code: int, *, now: float) -> None:
+        """Take STOP_SENDING."""
+        self._receive(now, partial(self._arrivals.receive_stop, StreamId(stream_id), code))
+
+    def receive_datagram(self, data: bytes | memoryview, *, now: float) -> None:
+        """Take a datagram."""
+        self._receive(now, partial(self._arrivals.receive_datagram, data))
+
+    def advance(self, *, now: float) -> None:
+        """Let time pass: apply all deadlines up to `now`."""
+        self._receive(now, self._expire)
+
+    def connection_lost(self, error: TransportError, *, now: float) -> None:
+        """Take the end of the connection; what arrived before stays to be read."""
+        if not self._closed:
+            self._context.now = now
+            self._context.actions.clear()
+            self._end(error)
 
     # Outputs.
-    def take_actions(self) -> list[Action]: ...
-    def take_events(self) -> list[Event]: ...
-    def next_deadline(self) -> float | None: ...
-    @property
-    def is_closed(self) -> bool: ...
-    @property
-    def peer_options(self) -> SetupOptions | None: ...
-    def is_active(self, request_id: RequestId) -> bool: ...
-    def is_open(self, stream_id: StreamId) -> bool: ...
-    def open_streams(self, request_id: RequestId) -> frozenset[StreamId]: ...
-    def streams_seen(self, request_id: RequestId) -> int: ...
 
-    # The session.
-    def goaway(self, uri: str, timeout: float, *, now: float) -> None: ...
-    def close(self, code: int, reason: str = "", *, now: float) -> None: ...
+    def take_actions(self) -> list[Action]:
+        """Return the pending actions, to be done in order."""
+        actions, self._context.actions = self._context.actions, []
+        return actions
+
+    def take_events(self) -> list[Event]:
+        """Return the pending events, in the order in which they happened."""
+        events, self._context.events = self._context.events, []
+        return events
+
+    def next_deadline(self) -> float | None:
+        """Return when `advance` is due, in monotonic seconds."""
+        return self._context.deadlines.next()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the session is over."""
+        return self._closed
+
+    @property
+    def peer_options(self) -> SetupOptions | None:
+        """The peer's SETUP, once it arrived."""
+        return self._context.peer_options
+
+    def is_active(self, request_id: RequestId) -> bool:
+        """Tell whether a request, ours or the peer's, is not over."""
+        return request_id in self._registry.by_id
+
+    def is_open(self, stream_id: StreamId) -> bool:
+        """Tell whether a data stream of ours can be written."""
+        return stream_id in self._outgoing
+
+    def open_streams(self, request_id: RequestId) -> frozenset[StreamId]:
+        """Return the open data streams of a request, in either direction."""
+        request = self._registry.by_id.get(request_id)
+        return frozenset() if request is None else frozenset(request.incoming | request.outgoing)
+
+    def streams_seen(self, request_id: RequestId) -> int:
+        """Return how many data streams of a request have arrived; 0 when it is over."""
+        request = self._registry.by_id.get(request_id)
+        return 0 if request is None else request.streams_seen
+
+    # The session as a whole.
+
+    def goaway(self, uri: str = "", timeout: float = 0.0, *, now: float) -> None:
+        """Ask the peer to leave; new requests are refused from now on.
+
+        Args:
+            uri: Where to go; empty is the same URI, and all that a client may say.
+            timeout: Seconds after which the session closes if requests are open; 0 leaves
+                it to `SessionLimits.goaway_timeout`.
+            now: Monotonic seconds.
+        """
+        self._command(now)
+        self._control.send_goaway(uri, timeout)
+
+    def close(self, code: int = 0, reason: str = "", *, now: float) -> None:
+        """Close the session after what is pending; nothing happens when it is closed."""
+        if not self._closed:
+            self._context.now = now
+            self._context.actions.append(CloseSession(code, reason))
+            self._end(ConnectionLost(code, reason))
 
     # Requests of ours.
+
     def subscribe(
         self, track: FullTrackName, parameters: Parameters = NO_PARAMETERS, *, now: float
-    ) -> RequestId: ...
+    ) -> RequestId:
+        """Send SUBSCRIBE; answered by SubscribeAccepted or RequestRejected."""
+        self._request(now)
+        return self._subscriptions.subscribe(track, parameters)
+
     def fetch(
         self, track: FullTrackName, parameters: Parameters = NO_PARAMETERS, *, now: float
-    ) -> RequestId: ...
+    ) -> RequestId:
+        """Send FETCH; answered by FetchAccepted or RequestRejected, perhaps after the data."""
+        self._request(now)
+        return self._fetches.fetch(track, parameters)
+
     def track_status(
         self, track: FullTrackName, parameters: Parameters = NO_PARAMETERS, *, now: float
-    ) -> RequestId: ...
+    ) -> RequestId:
+        """Send TRACK_STATUS; answered by RequestAccepted or RequestRejected."""
+        self._request(now)
+        return self._track_statuses.ask(track, parameters)
+
     def publish(
         self,
         track: FullTrackName,
@@ -66,21 +262,51 @@ class Session:
         *,
         properties: Properties = EMPTY_PROPERTIES,
         now: float,
-    ) -> RequestId: ...
+    ) -> RequestId:
+        """Send PUBLISH; data may follow at once unless FORWARD is 0."""
+        self._request(now)
+        return self._publications.publish(track, parameters, properties)
+
     def publish_namespace(
         self, namespace: TrackNamespace, parameters: Parameters = NO_PARAMETERS, *, now: float
-    ) -> RequestId: ...
+    ) -> RequestId:
+        """Send PUBLISH_NAMESPACE; `cancel` withdraws it."""
+        self._request(now)
+        return self._namespaces.publish(namespace, parameters)
+
     def subscribe_namespace(
         self, prefix: TrackNamespace, parameters: Parameters = NO_PARAMETERS, *, now: float
-    ) -> RequestId: ...
+    ) -> RequestId:
+        """Send SUBSCRIBE_NAMESPACE; NamespaceReceived follows for each namespace."""
+        self._request(now)
+        return self._namespaces.subscribe(prefix, parameters)
+
     def subscribe_tracks(
         self, prefix: TrackNamespace, parameters: Parameters = NO_PARAMETERS, *, now: float
-    ) -> RequestId: ...
-    def update(self, request_id: RequestId, parameters: Parameters, *, now: float) -> RequestId: ...
-    def cancel(self, request_id: RequestId, *, code: int = 1, now: float) -> None: ...
-    def stop_stream(self, stream_id: StreamId, code: int, *, now: float) -> None: ...
+    ) -> RequestId:
+        """Send SUBSCRIBE_TRACKS; PublishReceived follows for each Track."""
+        self._request(now)
+        return self._namespaces.subscribe_tracks(prefix, parameters)
+
+    def update(self, request_id: RequestId, parameters: Parameters, *, now: float) -> RequestId:
+        """Send REQUEST_UPDATE for a request; return the id of the update."""
+        self._request(now)
+        return self._updates.send(request_id, parameters)
+
+    def cancel(
+        self, request_id: RequestId, *, code: int = StreamResetCode.CANCELLED, now: float
+    ) -> None:
+        """End a request of ours abruptly, with all its data streams."""
+        self._command(now)
+        self._requests.cancel(request_id, code, is_requester=True)
+
+    def stop_stream(self, stream_id: StreamId, code: int, *, now: float) -> None:
+        """Refuse the rest of one data stream of the peer; no event follows for it."""
+        self._command(now)
+        self._incoming.stop(stream_id, code)
 
     # Answers to requests of the peer.
+
     def accept_subscribe(
         self,
         request_id: RequestId,
@@ -88,7 +314,11 @@ class Session:
         *,
         properties: Properties = EMPTY_PROPERTIES,
         now: float,
-    ) -> None: ...
+    ) -> None:
+        """Answer SUBSCRIBE_OK; streams may be opened from now on."""
+        self._command(now)
+        self._subscriptions.accept(request_id, parameters, properties)
+
     def accept_fetch(
         self,
         request_id: RequestId,
@@ -97,7 +327,13 @@ class Session:
         end_location: Location,
         properties: Properties = EMPTY_PROPERTIES,
         now: float,
-    ) -> None: ...
+    ) -> None:
+        """Answer FETCH_OK, before or after the data; `end_location` is inclusive."""
+        self._command(now)
+        self._fetches.accept(
+            request_id, end_of_track=end_of_track, end_location=end_location, properties=properties
+        )
+
     def accept(
         self,
         request_id: RequestId,
@@ -105,7 +341,13 @@ class Session:
         *,
         properties: Properties = EMPTY_PROPERTIES,
         now: float,
-    ) -> None: ...
+    ) -> None:
+        """Answer REQUEST_OK to PUBLISH, TRACK_STATUS, *_NAMESPACE or SUBSCRIBE_TRACKS."""
+        self._command(now)
+        request = self._requests.accept(request_id, parameters, properties)
+        if request is not None and request.state is State.DRAINING:
+            self._subscriptions.drain(request)
+
     def reject(
         self,
         request_id: RequestId,
@@ -115,30 +357,92 @@ class Session:
         retry_interval_ms: int | None = None,
         redirect: Redirect | None = None,
         now: float,
-    ) -> None: ...
+    ) -> None:
+        """Answer REQUEST_ERROR.
+
+        Args:
+            request_id: The request.
+            code: Code of Section 12.3.
+            reason: Text for people, at most 1,024 octets.
+            retry_interval_ms: Milliseconds to wait before trying again; None is never.
+            redirect: Where to ask instead, with code REDIRECT.
+            now: Monotonic seconds.
+        """
+        self._command(now)
+        self._requests.reject(
+            request_id, code, reason, retry_interval_ms=retry_interval_ms, redirect=redirect
+        )
+
     def accept_update(
         self, request_id: RequestId, parameters: Parameters = NO_PARAMETERS, *, now: float
-    ) -> None: ...
+    ) -> None:
+        """Answer REQUEST_OK to the oldest unanswered update of a request."""
+        self._command(now)
+        self._updates.accept(request_id, parameters)
+
     def reject_update(
         self, request_id: RequestId, code: int, reason: str = "", *, now: float
-    ) -> None: ...
-    def revoke(self, request_id: RequestId, *, code: int = 1, now: float) -> None: ...
-    def announce(self, request_id: RequestId, suffix: TrackNamespace, *, now: float) -> None: ...
-    def withdraw(self, request_id: RequestId, suffix: TrackNamespace, *, now: float) -> None: ...
+    ) -> None:
+        """Answer REQUEST_ERROR to the oldest unanswered update.
+
+        The request ends with it, a subscription with PUBLISH_DONE UPDATE_FAILED; only a
+        subscriber that refuses the update of a PUBLISH leaves the end to the publisher.
+        """
+        self._command(now)
+        self._updates.reject(request_id, code, reason)
+
+    def revoke(
+        self, request_id: RequestId, *, code: int = StreamResetCode.CANCELLED, now: float
+    ) -> None:
+        """End a request of the peer abruptly, with all its data streams."""
+        self._command(now)
+        self._requests.cancel(request_id, code, is_requester=False)
+
+    def announce(self, request_id: RequestId, suffix: TrackNamespace, *, now: float) -> None:
+        """Send NAMESPACE on a SUBSCRIBE_NAMESPACE."""
+        self._command(now)
+        self._namespaces.announce(request_id, suffix)
+
+    def withdraw(self, request_id: RequestId, suffix: TrackNamespace, *, now: float) -> None:
+        """Send NAMESPACE_DONE on a SUBSCRIBE_NAMESPACE."""
+        self._command(now)
+        self._namespaces.withdraw(request_id, suffix)
+
     def skip_publish(
         self, request_id: RequestId, suffix: TrackNamespace, name: bytes, *, now: float
-    ) -> None: ...
-    def notify_state(
-        self, request_id: RequestId, parameters: Parameters, *, now: float
-    ) -> None: ...
+    ) -> None:
+        """Send PUBLISH_SKIPPED on a SUBSCRIBE_TRACKS."""
+        self._command(now)
+        self._namespaces.skip(request_id, suffix, name)
+
+    def notify_state(self, request_id: RequestId, parameters: Parameters, *, now: float) -> None:
+        """Send PUBLISH_STATE_NOTIFY on a subscription that we publish."""
+        self._command(now)
+        self._subscriptions.notify(request_id, parameters)
+
     def publish_done(
         self, request_id: RequestId, code: int, *, reason: str = "", now: float
-    ) -> None: ...
+    ) -> None:
+        """End a subscription that we publish; all its streams must have ended before.
+
+        Args:
+            request_id: The subscription.
+            code: Code of Section 12.4.
+            reason: Text for people, at most 1,024 octets.
+            now: Monotonic seconds.
+        """
+        self._command(now)
+        self._subscriptions.finish(request_id, code, reason)
 
     # Data of ours.
+
     def open_subgroup(
         self, request_id: RequestId, header: SubgroupHeader, *, priority: int, now: float
-    ) -> StreamId: ...
+    ) -> StreamId:
+        """Open a Subgroup stream; the session fills in the Track Alias."""
+        self._command(now)
+        return self._outgoing.open_subgroup(request_id, header, priority=priority)
+
     def open_fetch_stream(
         self,
         request_id: RequestId,
@@ -146,12 +450,141 @@ class Session:
         order: GroupOrder = GroupOrder.ASCENDING,
         priority: int,
         now: float,
-    ) -> StreamId: ...
-    def send_object(self, stream_id: StreamId, obj: Object, *, now: float) -> None: ...
+    ) -> StreamId:
+        """Open the stream of a FETCH or of a fill.
+
+        Args:
+            request_id: The FETCH; or the SUBSCRIBE, PUBLISH or REQUEST_UPDATE
+                (`UpdateReceived.update_id`) that asked for the fill.
+            order: Order of Groups.
+            priority: QUIC priority, an even value from 4.
+            now: Monotonic seconds.
+        """
+        self._command(now)
+        return self._outgoing.open_fetch(request_id, order=order, priority=priority)
+
+    def send_object(self, stream_id: StreamId, obj: Object, *, now: float) -> None:
+        """Write an Object; its payload becomes an action of its own, uncopied."""
+        self._command(now)
+        self._outgoing.send_object(stream_id, obj)
+
     def send_marker(
         self, stream_id: StreamId, marker: RangeMarker, location: Location, *, now: float
-    ) -> None: ...
-    def finish_stream(self, stream_id: StreamId, *, now: float) -> None: ...
-    def reset_stream(self, stream_id: StreamId, code: int, *, now: float) -> None: ...
-    def set_stream_priority(self, stream_id: StreamId, priority: int, *, now: float) -> None: ...
-    def send_datagram(self, request_id: RequestId, obj: Object, *, now: float) -> None: ...
+    ) -> None:
+        """Write an End of Range record on a fetch stream."""
+        self._command(now)
+        self._outgoing.send_marker(stream_id, marker, location)
+
+    def finish_stream(self, stream_id: StreamId, *, now: float) -> None:
+        """End a data stream with FIN: all that belongs on it was sent."""
+        self._command(now)
+        self._outgoing.finish(stream_id)
+
+    def reset_stream(self, stream_id: StreamId, code: int, *, now: float) -> None:
+        """End a data stream early, with a code of Section 12.5."""
+        self._command(now)
+        self._outgoing.reset(stream_id, code)
+
+    def set_stream_priority(self, stream_id: StreamId, priority: int, *, now: float) -> None:
+        """Rank a data stream anew."""
+        self._command(now)
+        self._outgoing.prioritize(stream_id, priority)
+
+    def send_datagram(self, request_id: RequestId, obj: Object, *, now: float) -> None:
+        """Send an Object of a subscription in a datagram, which may be lost."""
+        self._command(now)
+        self._outgoing.send_datagram(request_id, obj)
+
+    # The inside.
+
+    def _openers(self) -> Openers:
+        return {
+            Subscribe: self._subscriptions.receive,
+            Publish: self._publications.receive,
+            Fetch: self._fetches.receive,
+            TrackStatus: self._track_statuses.receive,
+            PublishNamespace: self._namespaces.receive_publish,
+            SubscribeNamespace: self._namespaces.receive_subscribe,
+            SubscribeTracks: self._namespaces.receive_subscribe_tracks,
+        }
+
+    def _routes(self) -> Routes:
+        return {
+            SubscribeOk: self._subscriptions.receive_ok,
+            FetchOk: self._fetches.receive_ok,
+            RequestOk: self._receive_ok,
+            RequestError: self._receive_error,
+            RequestUpdate: self._updates.receive,
+            PublishDone: self._subscriptions.receive_done,
+            PublishStateNotify: self._subscriptions.receive_notify,
+            Namespace: self._namespaces.receive_namespace,
+            NamespaceDone: self._namespaces.receive_namespace_done,
+            PublishSkipped: self._namespaces.receive_skipped,
+            Goaway: self._requests.receive_goaway,
+        }
+
+    def _receive_ok(self, request: Request, message: RequestOk) -> None:
+        # Answers are ordered: the first one is to the request itself.
+        if request.is_requester and request.awaits_answer:
+            self._requests.receive_ok(request, message)
+        else:
+            self._updates.receive_ok(request, message)
+
+    def _receive_error(self, request: Request, message: RequestError) -> None:
+        if request.is_requester and request.awaits_answer:
+            self._requests.receive_error(request, message)
+        else:
+            self._updates.receive_error(request, message)
+
+    def _data_ended(self, request: Request) -> None:
+        if request.kind is RequestKind.FETCH:
+            self._fetches.data_ended(request)
+        else:
+            self._subscriptions.data_ended(request)
+
+    def _expire(self) -> None:
+        context = self._context
+        while (due := context.deadlines.pop_due(context.now)) is not None:
+            self._expire_one(*due)
+
+    def _expire_one(self, timer: Timer, subject: int) -> None:
+        match timer:
+            case Timer.ANSWER:
+                self._requests.expire(RequestId(subject))
+            case Timer.UPDATE_ANSWER:
+                self._updates.expire(RequestId(subject))
+            case Timer.DRAIN:
+                self._subscriptions.expire(RequestId(subject))
+            case Timer.PENDING_STREAM:
+                self._incoming.expire_held(StreamId(subject))
+            case _:
+                if timer is not Timer.GOAWAY or self._registry.by_id:
+                    code, reason = _FATAL[timer]
+                    raise RemoteProtocolError(code, f"deadline passed: {reason} ({subject})")
+
+    def _command(self, now: float) -> None:
+        if self._closed:
+            raise LocalProtocolError("the session is closed")
+        self._context.now = now
+
+    def _request(self, now: float) -> None:
+        self._command(now)
+        if not self._control.is_started:
+            raise LocalProtocolError("a request before `start`")
+
+    def _receive(self, now: float, step: Callable[[], None]) -> None:
+        """Take one input; the only place where a fault of the peer is caught."""
+        if self._closed:
+            return
+        self._context.now = now
+        try:
+            step()
+        except RemoteProtocolError as error:
+            self._context.actions = [CloseSession(error.code, error.reason)]
+            self._context.events.clear()
+            self._end(error)
+
+    def _end(self, error: KvcsError) -> None:
+        self._closed = True
+        self._context.deadlines.clear_all()
+        self._context.emit(SessionClosed(error))

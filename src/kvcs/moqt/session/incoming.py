@@ -1,0 +1,288 @@
+"""Data streams of the peer: which request they belong to, and their ends.
+
+A stream is opening until its header is complete; held while the message that explains
+it is missing; open; or discarded, when nobody wants the rest of it.
+
+Source: MOQT draft 22, Sections 3.1.3, 6.4.1, 11.2 and 11.5.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from kvcs.errors import StreamError, StreamResetCode
+from kvcs.moqt.codepoints import GroupOrder, StreamType
+from kvcs.moqt.session.actions import RequestId, StreamId, TrackAlias
+from kvcs.moqt.session.aliases import Aliases
+from kvcs.moqt.session.context import Context
+from kvcs.moqt.session.data_stream import DataStream, FetchRecords, Records, SubgroupRecords
+from kvcs.moqt.session.deadlines import Timer
+from kvcs.moqt.session.events import (
+    DatagramReceived,
+    FetchOpened,
+    StreamAborted,
+    StreamFinished,
+    SubgroupOpened,
+)
+from kvcs.moqt.session.held import HeldStreams
+from kvcs.moqt.session.registry import Registry
+from kvcs.moqt.session.state import Request, RequestKind, State
+from kvcs.moqt.wire.buffer import Reader, violation
+from kvcs.moqt.wire.datagram import ObjectDatagram, is_padding_datagram
+from kvcs.moqt.wire.fetch_stream import FetchHeader
+from kvcs.moqt.wire.subgroup import SubgroupHeader, is_subgroup_type
+from kvcs.varint import NeedMore, decode_vi64
+
+__all__ = ("IncomingStreams",)
+
+_CANCELLED: Final = StreamResetCode.CANCELLED
+_EXCESSIVE_LOAD: Final = StreamResetCode.EXCESSIVE_LOAD
+
+
+class IncomingStreams:
+    """All data streams and datagrams of the peer."""
+
+    __slots__ = (
+        "_aliases",
+        "_context",
+        "_discarded",
+        "_held",
+        "_on_data_end",
+        "_opening",
+        "_registry",
+        "_streams",
+    )
+
+    def __init__(
+        self,
+        context: Context,
+        aliases: Aliases,
+        registry: Registry,
+        on_data_end: Callable[[Request], None],
+    ) -> None:
+        limits = context.limits
+        self._context = context
+        self._aliases = aliases
+        self._registry = registry
+        self._on_data_end = on_data_end
+        self._streams: dict[StreamId, DataStream] = {}
+        self._opening: dict[StreamId, bytes] = {}
+        self._discarded: set[StreamId] = set()
+        self._held = HeldStreams(limits.max_pending_streams, limits.max_pending_bytes)
+
+    def __repr__(self) -> str:
+        return f"IncomingStreams({len(self._streams)} open, {self._held!r})"
+
+    def receive(self, stream_id: StreamId, data: bytes | memoryview, *, fin: bool) -> None:
+        """Take the next bytes of a unidirectional stream that is not a control stream."""
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            self._feed(stream_id, stream, data, fin=fin)
+        elif stream_id in self._discarded:
+            if fin:
+                self._discarded.discard(stream_id)
+        elif stream_id in self._held:
+            if not self._held.extend(stream_id, data, fin=fin):
+                self._refuse(stream_id, _EXCESSIVE_LOAD, fin=fin)
+        else:
+            self._open(stream_id, data, fin=fin)
+
+    def receive_reset(self, stream_id: StreamId, code: int) -> None:
+        """Note that the peer ended a stream early."""
+        self._discarded.discard(stream_id)
+        if self._opening.pop(stream_id, None) is not None:
+            self._context.deadlines.clear(Timer.DATA_STREAM, stream_id)
+        if stream_id in self._held:
+            self._held.reset(stream_id, code)
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            self._context.emit(StreamAborted(stream.request.request_id, stream_id, code))
+            self._close(stream_id, stream)
+
+    def receive_datagram(self, data: bytes | memoryview) -> None:
+        """Take a datagram; one of an unknown Track is dropped."""
+        if is_padding_datagram(data):
+            return
+        datagram = ObjectDatagram.decode(data)
+        request = self._aliases.find(TrackAlias(datagram.track_alias))
+        if request is not None:
+            priority = request.properties.default_publisher_priority
+            obj = datagram.to_object(default_priority=priority)
+            self._context.emit(DatagramReceived(request.request_id, obj))
+
+    def resolve(self, request: Request) -> None:
+        """Give `request` the streams that waited for its Track Alias or its answer."""
+        for key in (("alias", request.track_alias), ("request", request.request_id)):
+            for held in self._held.release(key):
+                self._context.deadlines.clear(Timer.PENDING_STREAM, held.stream_id)
+                self._open(held.stream_id, b"".join(held.pieces), fin=held.fin)
+                if held.reset_code is not None:
+                    self.receive_reset(held.stream_id, held.reset_code)
+
+    def stop(self, stream_id: StreamId, code: int) -> None:
+        """Refuse the rest of an open stream; one that has ended already is ignored."""
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            self._refuse(stream_id, code, fin=False)
+            self._close(stream_id, stream)
+
+    def stop_all(self, request: Request, code: int) -> None:
+        """Refuse the rest of all streams of a request."""
+        for stream_id in sorted(request.incoming):
+            self.stop(stream_id, code)
+
+    def last_progress(self, request: Request) -> float:
+        """Return when the open streams of a request last got bytes; 0 without any."""
+        return max(
+            (self._streams[stream_id].last_progress for stream_id in request.incoming), default=0.0
+        )
+
+    def expire_held(self, stream_id: StreamId) -> None:
+        """Refuse a stream that nothing has explained in time."""
+        held = self._held.drop(stream_id)
+        self._refuse(stream_id, _CANCELLED, fin=held is None or held.has_ended)
+
+    def _open(self, stream_id: StreamId, data: bytes | memoryview, *, fin: bool) -> None:
+        begun = self._opening.pop(stream_id, b"")
+        if not begun and len(self._streams) >= self._context.limits.max_data_streams:
+            self._refuse(stream_id, _EXCESSIVE_LOAD, fin=fin)
+            return
+        data = begun + data if begun else data
+        try:
+            self._identify(stream_id, data, fin=fin)
+        except NeedMore:
+            if fin:
+                raise violation(f"FIN inside the header of stream {stream_id}") from None
+            self._opening[stream_id] = bytes(data)
+            self._watch(stream_id, is_unfinished=True)
+
+    def _identify(self, stream_id: StreamId, data: bytes | memoryview, *, fin: bool) -> None:
+        stream_type = decode_vi64(data)[0]
+        reader = Reader(data)
+        if is_subgroup_type(stream_type):
+            header = SubgroupHeader.decode(reader)
+            self._open_subgroup(stream_id, header, reader, fin=fin)
+        elif stream_type == StreamType.FETCH_HEADER:
+            trigger_id = RequestId(FetchHeader.decode(reader).request_id)
+            self._open_fetch(stream_id, trigger_id, reader, fin=fin)
+        elif stream_type == StreamType.PADDING:
+            self._discard(stream_id, fin=fin)
+        elif stream_type == StreamType.CONTROL:
+            raise violation("a second control stream")
+        else:
+            raise violation(f"unknown stream type {stream_type:#x}")
+
+    def _open_subgroup(
+        self, stream_id: StreamId, header: SubgroupHeader, reader: Reader, *, fin: bool
+    ) -> None:
+        alias = TrackAlias(header.track_alias)
+        request = self._aliases.find(alias)
+        if request is not None:
+            priority = request.properties.default_publisher_priority
+            records = SubgroupRecords(header, default_priority=priority)
+            opened = SubgroupOpened(request.request_id, stream_id, header)
+            self._attach(request, opened, records, reader, fin=fin)
+        elif self._aliases.is_retired(alias):
+            self._refuse(stream_id, _CANCELLED, fin=fin)
+        else:
+            self._hold(("alias", alias), stream_id, reader, fin=fin)
+
+    def _open_fetch(
+        self, stream_id: StreamId, trigger_id: RequestId, reader: Reader, *, fin: bool
+    ) -> None:
+        request = self._registry.receiver_of(trigger_id)
+        if request is None:
+            # Most likely it crossed our own cancellation.
+            self._refuse(stream_id, _CANCELLED, fin=fin)
+            return
+        if request.kind is RequestKind.FETCH and request.streams_seen:
+            raise violation(f"a second stream for FETCH {trigger_id}")
+        order = _group_order(request, trigger_id)
+        if order is None:
+            self._hold(("request", request.request_id), stream_id, reader, fin=fin)
+            return
+        if request.kind is RequestKind.FETCH:
+            # Data is sign of life enough; FETCH_OK may come last.
+            self._context.deadlines.clear(Timer.ANSWER, request.request_id)
+        opened = FetchOpened(request.request_id, stream_id, trigger_id)
+        self._attach(request, opened, FetchRecords(order), reader, fin=fin)
+
+    def _attach(
+        self,
+        request: Request,
+        opened: SubgroupOpened | FetchOpened,
+        records: Records,
+        reader: Reader,
+        *,
+        fin: bool,
+    ) -> None:
+        stream_id = opened.stream_id
+        stream = DataStream(self._context, request, stream_id, records)
+        self._streams[stream_id] = stream
+        request.incoming.add(stream_id)
+        request.streams_seen += 1
+        self._context.emit(opened)
+        self._feed(stream_id, stream, memoryview(reader.data)[reader.offset :], fin=fin)
+
+    def _feed(
+        self, stream_id: StreamId, stream: DataStream, data: bytes | memoryview, *, fin: bool
+    ) -> None:
+        try:
+            stream.receive(data)
+        except StreamError as error:
+            self._refuse(stream_id, error.code, fin=fin)
+            self._context.emit(StreamAborted(stream.request.request_id, stream_id, error.code))
+            self._close(stream_id, stream)
+            return
+        if not fin:
+            self._watch(stream_id, is_unfinished=stream.is_unfinished)
+            return
+        if stream.is_unfinished:
+            raise violation(f"FIN inside an Object of stream {stream_id}")
+        self._context.emit(StreamFinished(stream.request.request_id, stream_id))
+        self._close(stream_id, stream)
+
+    def _close(self, stream_id: StreamId, stream: DataStream) -> None:
+        stream.close()
+        del self._streams[stream_id]
+        self._context.deadlines.clear(Timer.DATA_STREAM, stream_id)
+        stream.request.incoming.discard(stream_id)
+        self._on_data_end(stream.request)
+
+    def _hold(self, key: object, stream_id: StreamId, reader: Reader, *, fin: bool) -> None:
+        # The header is read again once the key is resolved.
+        if self._held.hold(key, stream_id, memoryview(reader.data), fin=fin):
+            context = self._context
+            context.deadlines.clear(Timer.DATA_STREAM, stream_id)
+            context.wait(Timer.PENDING_STREAM, stream_id, context.limits.pending_timeout)
+        else:
+            self._refuse(stream_id, _EXCESSIVE_LOAD, fin=fin)
+
+    def _refuse(self, stream_id: StreamId, code: int, *, fin: bool) -> None:
+        if not fin:
+            self._context.stop(stream_id, code)
+        self._discard(stream_id, fin=fin)
+
+    def _discard(self, stream_id: StreamId, *, fin: bool) -> None:
+        self._context.deadlines.clear(Timer.DATA_STREAM, stream_id)
+        self._context.deadlines.clear(Timer.PENDING_STREAM, stream_id)
+        if not fin:
+            self._discarded.add(stream_id)
+
+    def _watch(self, stream_id: StreamId, *, is_unfinished: bool) -> None:
+        context = self._context
+        if is_unfinished:
+            context.wait(Timer.DATA_STREAM, stream_id, context.limits.data_stream_timeout)
+        else:
+            context.deadlines.clear(Timer.DATA_STREAM, stream_id)
+
+
+def _group_order(request: Request, trigger_id: RequestId) -> GroupOrder | None:
+    """Return the order of Groups on a fetch stream; None when it is not known yet."""
+    order = request.fills.get(trigger_id) or request.parameters.group_order
+    if order is not None:
+        return order
+    if request.kind is RequestKind.FETCH:
+        return GroupOrder.ASCENDING
+    # Without a wish of the subscriber it is the publisher's, which SUBSCRIBE_OK names.
+    is_known = request.state is not State.PENDING or request.kind is RequestKind.PUBLISH
+    return request.properties.default_group_order if is_known else None

@@ -1,0 +1,95 @@
+"""All requests of a session, by id and by stream."""
+
+from kvcs.errors import LocalProtocolError
+from kvcs.moqt.codepoints import GroupOrder
+from kvcs.moqt.session.actions import RequestId, StreamId
+from kvcs.moqt.session.state import Request, State
+
+__all__ = ("Registry",)
+
+
+class Registry:
+    """Requests that live, and a memory of those that ended abruptly.
+
+    A request leaves `by_id` when it is over, and `by_stream` when nothing more can come on
+    its stream.
+
+    Attributes:
+        by_id: Requests that are not over.
+        by_stream: Requests whose stream is open, also when they are over.
+        peer_requests: How many in `by_id` are the peer's.
+    """
+
+    __slots__ = ("_cancelled", "_max_cancelled", "_triggers", "by_id", "by_stream", "peer_requests")
+
+    def __init__(self, max_cancelled: int) -> None:
+        self.by_id: dict[RequestId, Request] = {}
+        self.by_stream: dict[StreamId, Request] = {}
+        self._triggers: dict[RequestId, Request] = {}
+        self._cancelled: dict[RequestId, None] = {}
+        self._max_cancelled = max_cancelled
+        self.peer_requests = 0
+
+    def __repr__(self) -> str:
+        return f"Registry({len(self.by_id)} requests on {len(self.by_stream)} streams)"
+
+    def add(self, request: Request) -> None:
+        """Keep a new request."""
+        self.by_id[request.request_id] = request
+        self.by_stream[request.stream_id] = request
+        self.peer_requests += not request.is_requester
+
+    def add_trigger(
+        self, request: Request, trigger_id: RequestId, order: GroupOrder | None
+    ) -> None:
+        """Let a fetch stream that names `trigger_id` belong to `request`."""
+        request.fills[trigger_id] = order
+        self._triggers[trigger_id] = request
+
+    def drop_trigger(self, request: Request, trigger_id: RequestId) -> None:
+        """Take back `add_trigger`."""
+        request.fills.pop(trigger_id, None)
+        self._triggers.pop(trigger_id, None)
+
+    def find(self, request_id: RequestId) -> Request | None:
+        """Return the request of a command.
+
+        Returns:
+            None when it ended abruptly: the command crossed an event, and is ignored.
+
+        Raises:
+            LocalProtocolError: There is no such request.
+        """
+        request = self.by_id.get(request_id)
+        if request is None and request_id not in self._cancelled:
+            raise LocalProtocolError(f"there is no request {request_id}")
+        return request
+
+    def triggered_by(self, trigger_id: RequestId) -> Request | None:
+        """Return the request that a fetch stream with `trigger_id` belongs to."""
+        return self._triggers.get(trigger_id)
+
+    def receiver_of(self, trigger_id: RequestId) -> Request | None:
+        """Return the request of ours that a fetch stream of the peer belongs to."""
+        request = self._triggers.get(trigger_id)
+        return request if request is not None and request.receives_data else None
+
+    def retire(self, request: Request) -> None:
+        """Forget a request that is over, as far as its stream allows."""
+        if self.by_id.pop(request.request_id, None) is not None:
+            self.peer_requests -= not request.is_requester
+            for trigger_id in tuple(request.fills):
+                self.drop_trigger(request, trigger_id)
+            if request.state is State.CANCELLED:
+                self._remember(request.request_id)
+        self.release_stream(request)
+
+    def release_stream(self, request: Request) -> None:
+        """Forget the stream of a request once both directions have ended."""
+        if not request.can_send and not request.can_receive:
+            self.by_stream.pop(request.stream_id, None)
+
+    def _remember(self, request_id: RequestId) -> None:
+        self._cancelled[request_id] = None
+        if len(self._cancelled) > self._max_cancelled:
+            del self._cancelled[next(iter(self._cancelled))]
