@@ -34,7 +34,8 @@ class PublisherConfig:
         deterministic: Any publication of the same tokens has bit-identical Objects. Say so
             only when the whole computation guarantees it.
         max_cache_duration: Seconds that relays may keep the tracks (MAX_CACHE_DURATION), the
-            retention allowed for the scope; None sets no limit.
+            retention allowed for the scope. An hour outlives most sessions that share a
+            prefix and bounds how long prompts linger; None sets no limit.
         cadence: When a completed layer makes a new manifest version due.
         max_held_bytes: Payload octets that one publication may hold. `publish_layer` fails
             with BudgetExceeded before it would exceed this; nothing is dropped.
@@ -55,7 +56,7 @@ class PublisherConfig:
     push: bool = False
     components: tuple[Component, ...] = (Component.K, Component.V)
     deterministic: bool = False
-    max_cache_duration: float | None = None
+    max_cache_duration: float | None = 3600.0
     cadence: ManifestCadence = ManifestCadence()  # noqa: RUF009 - a frozen value
     max_held_bytes: int = 8 * 1024 * _MIB
     max_unsent_bytes: int = 256 * _MIB

@@ -25,9 +25,10 @@ from kvcs.client.verifier import Verifier
 from kvcs.errors import DataError, IntegrityError
 from kvcs.kv.codecs import codec
 from kvcs.kv.layout import Layout
-from kvcs.kv.manifest import Manifest, Segment
+from kvcs.kv.manifest import Manifest
 from kvcs.kv.naming import Component, DataTrackName
 from kvcs.kv.payload import HEADER_BYTES, Expectation, IntegrityReason, verify_payload
+from kvcs.kv.segment import Segment
 from kvcs.moqt.codepoints import ObjectStatus
 from kvcs.moqt.wire.object import Object
 from kvcs.names import Location

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from kvcs.errors import KeyMismatch, UnsupportedEncoding
 from kvcs.kv.consistency import matching_blocks, select_tracks
 from kvcs.kv.identity import BlockKey
-from kvcs.kv.manifest import Manifest, Segment
+from kvcs.kv.manifest import Manifest
 from kvcs.kv.naming import DataTrackName
+from kvcs.kv.segment import Segment
 
 __all__ = ("Prefix", "WantedSegment")
 

@@ -12,8 +12,9 @@ from kvcs.kv.codecs import RAW
 from kvcs.kv.descriptor import Descriptor, Dtype
 from kvcs.kv.identity import KVSP_PROVISIONAL, ScopeKey, block_keys_sha256
 from kvcs.kv.layout import Layout
-from kvcs.kv.manifest import Manifest, Segment
+from kvcs.kv.manifest import Manifest
 from kvcs.kv.payload import BlockPlace, encode_payload
+from kvcs.kv.segment import Segment
 from kvcs.moqt.wire.object import Object
 
 SCOPE_KEY = ScopeKey(bytes(range(32)))

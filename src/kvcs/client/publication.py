@@ -1,0 +1,400 @@
+"""One publication: its life from the first segment to the last delivery.
+
+Theory of operation. Nothing is announced before segment 0 is known, since its last Block Key
+names the publication. Then the manifest's version 0 and the tracks exist first, and
+PUBLISH_NAMESPACE goes out; from then on every listed track takes SUBSCRIBE. Layers follow as the
+engine computes them. `complete` ends the manifest track; leaving the block waits a while for
+deliveries under way and withdraws the namespace. Leaving it otherwise aborts: streams are reset
+and no End of Track is sent, so that nobody takes a part for the whole.
+
+Nothing is ever dropped for a slow subscriber. `publish_layer` waits for the slowest one, at most
+`send_timeout`, while it is more than `max_unsent_bytes` behind; what is held counts against
+`max_held_bytes`, and a layer that does not fit is an error to the caller, with nothing of it
+published.
+
+Source:
+    KVCS, "Publisher Behavior".
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Protocol, Self
+
+from kvcs.client.config import Hold, PublisherConfig
+from kvcs.client.published import PublishedTrack, PublishedTracks
+from kvcs.client.segment import PublishedSegment
+from kvcs.client.serving import Serving
+from kvcs.errors import (
+    DataError,
+    KvcsError,
+    LocalProtocolError,
+    PublishDoneCode,
+)
+from kvcs.kv.identity import BlockKey
+from kvcs.kv.manifest import Manifest
+from kvcs.kv.naming import DataTrackName, PublicationName
+from kvcs.kv.sizing import size_warnings
+from kvcs.moqt.track.delivery import Delivery
+from kvcs.moqt.track.store import TrackStore
+
+__all__ = ("BudgetExceeded", "Host", "Publication")
+
+_logger = logging.getLogger("kvcs.client")
+
+# How often deliveries are looked at while somebody waits for them. A few wake-ups in the time of
+# one layer cost nothing, and no layer waits noticeably longer than it must.
+_LOOK_INTERVAL = 0.01
+
+
+class BudgetExceeded(KvcsError):
+    """A publication holds as much as it may, and nothing was published.
+
+    Attributes:
+        needed_bytes: Octets of the layer.
+        held_bytes: Octets held.
+        limit_bytes: The budget, `PublisherConfig.max_held_bytes`.
+    """
+
+    def __init__(self, needed_bytes: int, held_bytes: int, limit_bytes: int) -> None:
+        super().__init__(needed_bytes, held_bytes, limit_bytes)
+        self.needed_bytes = needed_bytes
+        self.held_bytes = held_bytes
+        self.limit_bytes = limit_bytes
+
+    def __str__(self) -> str:
+        return (
+            f"a layer of {self.needed_bytes} octets does not fit: {self.held_bytes} of "
+            f"{self.limit_bytes} octets are held; raise max_held_bytes or hold less"
+        )
+
+
+class Host(Protocol):
+    """The publisher, as its publications need it."""
+
+    @property
+    def servings(self) -> Sequence[Serving]:
+        """The connections that are served now."""
+        ...
+
+    def name_of(self, anchor_key: BlockKey) -> PublicationName:
+        """Return a new name with a random Publication ID."""
+        ...
+
+    def add(self, publication: "Publication") -> None:
+        """Offer a publication to all peers, present and future."""
+        ...
+
+    def remove(self, publication: "Publication") -> None:
+        """Stop offering a publication."""
+        ...
+
+
+class Publication:
+    """A publication in the making; an async context manager.
+
+    Args:
+        host: The publisher.
+        manifest: The manifest without segments.
+        keys: Block Keys of all complete blocks of the tokens.
+        config: Settings of the publisher.
+    """
+
+    def __init__(
+        self, host: Host, manifest: Manifest, keys: Sequence[BlockKey], config: PublisherConfig
+    ) -> None:
+        self.config = config
+        self._host = host
+        self._manifest = manifest
+        self._keys = tuple(keys)
+        self._tracks: PublishedTracks | None = None
+        self._is_announced = False
+        self._is_over = False
+        self._warned: set[str] = set()
+        self._group = asyncio.TaskGroup()
+        self._keeper: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        if self._tracks is None:
+            return "<Publication without segments>"
+        return f"<Publication {self._tracks.name} {self._tracks.held_bytes} octets>"
+
+    async def __aenter__(self) -> Self:
+        await self._group.__aenter__()
+        self._keeper = self._group.create_task(self._keep(), name="hold policy")
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if exc is None and self._is_complete:
+                await self._drain()
+            else:
+                self.abort()
+            self._close()
+        finally:
+            if self._keeper is not None:
+                self._keeper.cancel()
+            await self._group.__aexit__(exc_type, exc, traceback)
+
+    # What it is.
+
+    @property
+    def tracks(self) -> PublishedTracks:
+        """What has been published.
+
+        Raises:
+            LocalProtocolError: There is no segment yet, or the publication is over.
+        """
+        if self._tracks is None or self._is_over:
+            raise LocalProtocolError("the publication has no segment yet, or is over")
+        return self._tracks
+
+    @property
+    def name(self) -> PublicationName:
+        """The identifiers; known once there is a segment."""
+        if self._tracks is None:
+            raise LocalProtocolError("a publication is named by the blocks of its first segment")
+        return self._tracks.name
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the next manifest version will say."""
+        return self._manifest if self._tracks is None else self._tracks.manifest
+
+    @property
+    def blocks_left(self) -> int:
+        """Blocks of the tokens that no segment covers yet."""
+        return len(self._keys) - self.manifest.blocks
+
+    # Publishing.
+
+    async def add_segment(self, blocks: int | None = None) -> PublishedSegment:
+        """Add the segment of one prefill pass; the first one announces the publication.
+
+        Args:
+            blocks: Complete blocks of the pass; a block that the pass began and did not finish
+                belongs to the next segment. None for all that are left.
+
+        Raises:
+            DataError: The tokens have no such blocks.
+            LocalProtocolError: The publication is over.
+            RequestFailed: No relay accepted the announcement.
+        """
+        count = self.blocks_left if blocks is None else blocks
+        if not 1 <= count <= self.blocks_left:
+            raise DataError(
+                f"a segment of {count} blocks, and {self.blocks_left} complete ones are left"
+            )
+        if self._is_over or (self._tracks is not None and self._tracks.manifest_track.is_ended):
+            raise LocalProtocolError("the publication is over")
+        first = self.manifest.blocks
+        keys = self._keys[first : first + count]
+        if self._tracks is None:
+            name = self._host.name_of(keys[-1])
+            self._tracks = PublishedTracks(name, self._manifest, self.config)
+            self._host.add(self)
+            self._push([self._tracks.manifest_track])
+        tracks = self._tracks
+        segment = tracks.add_segment(keys)
+        self._warn(tracks)
+        self._push(tracks.data_tracks(segment.segment))
+        tracks.publish_manifest(now=self._now)
+        self._wake()
+        if not self._is_announced:
+            self._is_announced = True
+            await self._announce(tracks.name)
+        return PublishedSegment(self, segment.segment, first_block=first, blocks=count)
+
+    def publish_layer(
+        self,
+        segment: int,
+        layer_index: int,
+        payloads: Mapping[DataTrackName, Sequence[tuple[bytes, bytes]]],
+    ) -> None:
+        """Put a layer into the stores; `PublishedSegment.publish_layer` is the way to call it."""
+        tracks = self.tracks
+        tracks.add_layer(segment, layer_index, payloads, now=self._now)
+        if layer_index + 1 == tracks.layout.layers:
+            for track in tracks.data_tracks(segment):
+                self._end(track, PublishDoneCode.TRACK_ENDED)
+        self._release()
+        self._wake()
+
+    async def make_room(self, size: int) -> None:
+        """Wait until a layer of `size` octets may be published.
+
+        Raises:
+            BudgetExceeded: It does not fit, and waiting did not help.
+        """
+        await self._until(
+            lambda: self._fits(size) and self._unsent_bytes <= self.config.max_unsent_bytes,
+            self.config.send_timeout if self._can_wait(size) else 0.0,
+        )
+        if not self._fits(size):
+            held = self.tracks.held_bytes
+            raise BudgetExceeded(size, held, self.config.max_held_bytes)
+
+    async def complete(self) -> None:
+        """Say that no further segment will come.
+
+        Raises:
+            LocalProtocolError: A segment lacks layers.
+        """
+        tracks = self.tracks
+        tracks.end_manifest()
+        self._end(tracks.manifest_track, PublishDoneCode.TRACK_ENDED)
+
+    def abort(self) -> None:
+        """End the publication at once: streams are reset, and there is no End of Track."""
+        if self._tracks is not None and not self._is_over:
+            for track in self._tracks.tracks.values():
+                self._end(track, PublishDoneCode.INTERNAL_ERROR, drain=False)
+        self._close()
+
+    async def wait_delivered(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - a result
+        """Wait until some peer has been sent every track to its end; False at the timeout."""
+        return await self._until(self._has_delivered, timeout)
+
+    # How it is kept.
+
+    @property
+    def _is_complete(self) -> bool:
+        return self._tracks is not None and self._tracks.manifest_track.is_ended
+
+    @property
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def announce_to(self, serving: Serving) -> None:
+        """Announce and push to a peer that came later, or came back."""
+        if self._tracks is None or self._is_over or not self._is_announced:
+            return
+        serving.tell(self._tracks.name.namespace())
+        if not serving.announces:
+            return
+        serving.send_announcement(self._tracks.name.namespace())
+        if self.config.push:
+            for track in self._tracks.tracks.values():
+                if not track.is_ended:
+                    serving.push(track)
+
+    async def _announce(self, name: PublicationName) -> None:
+        """Announce to all peers; fail only if every relay refused."""
+        namespace = name.namespace()
+        for serving in self._host.servings:
+            serving.tell(namespace)
+        relays = [serving for serving in self._host.servings if serving.announces]
+        answers = await asyncio.gather(
+            *(serving.announce(namespace) for serving in relays), return_exceptions=True
+        )
+        errors = [answer for answer in answers if isinstance(answer, BaseException)]
+        for error in errors:
+            if not isinstance(error, KvcsError):
+                raise error
+            _logger.warning("publication not announced: %s", error)
+        if errors and len(errors) == len(relays):
+            raise errors[0]
+
+    def _push(self, tracks: Sequence[PublishedTrack]) -> None:
+        """Send PUBLISH before the first Object of a track, so that none is missed."""
+        if self.config.push:
+            for serving in self._host.servings:
+                if serving.announces:
+                    for track in tracks:
+                        serving.push(track)
+
+    def _end(self, track: PublishedTrack, code: PublishDoneCode, *, drain: bool = True) -> None:
+        for serving in self._host.servings:
+            serving.end(track, code, drain=drain)
+
+    def _wake(self) -> None:
+        for serving in self._host.servings:
+            serving.connection.wake()
+
+    def _close(self) -> None:
+        """Withdraw the namespace and forget all Objects."""
+        if self._is_over:
+            return
+        self._is_over = True
+        self._host.remove(self)
+        if self._tracks is not None:
+            for serving in self._host.servings:
+                serving.withdraw(self._tracks.name.namespace())
+            for track in self._tracks.tracks.values():
+                self._end(track, PublishDoneCode.INTERNAL_ERROR, drain=False)
+                track.store.drop_all()
+
+    def _deliveries(self, store: TrackStore) -> Iterator[Delivery]:
+        for serving in self._host.servings:
+            yield from serving.deliveries(store)
+
+    def _release(self) -> None:
+        if self._tracks is not None:
+            self._tracks.release(self._deliveries)
+
+    @property
+    def _unsent_bytes(self) -> int:
+        tracks = self.tracks
+        return max(
+            (
+                tracks.unsent_bytes(track, self._deliveries(track.store))
+                for track in tracks.tracks.values()
+            ),
+            default=0,
+        )
+
+    def _fits(self, size: int) -> bool:
+        if self.tracks.held_bytes + size > self.config.max_held_bytes:
+            self._release()
+        return self.tracks.held_bytes + size <= self.config.max_held_bytes
+
+    def _can_wait(self, size: int) -> bool:
+        """Tell whether waiting can help: nothing is ever freed of what is held for good."""
+        return self.config.hold is not Hold.ALL or self._fits(size)
+
+    def _has_delivered(self) -> bool:
+        if self._tracks is None:
+            return False
+        return all(
+            any(serving.has_delivered(track) for serving in self._host.servings)
+            for track in self._tracks.tracks.values()
+        )
+
+    def _is_idle(self) -> bool:
+        assert self._tracks is not None
+        return not any(
+            True for track in self._tracks.tracks.values() for _ in self._deliveries(track.store)
+        )
+
+    async def _drain(self) -> None:
+        """Let deliveries under way finish, in bounded time."""
+        if not await self._until(self._is_idle, self.config.drain_timeout):
+            _logger.warning("%r closed before everything under way was delivered", self)
+
+    async def _keep(self) -> None:
+        """Drop what is no longer held, also while nothing is published."""
+        while True:
+            await asyncio.sleep(_LOOK_INTERVAL * 10)
+            self._release()
+
+    async def _until(self, condition: Callable[[], bool], timeout: float | None) -> bool:  # noqa: ASYNC109
+        """Look at deliveries until `condition` holds; return False at the timeout."""
+        deadline = None if timeout is None else self._now + timeout
+        while not condition():
+            if deadline is not None and self._now >= deadline:
+                return False
+            await asyncio.sleep(_LOOK_INTERVAL)
+        return True
+
+    def _warn(self, tracks: PublishedTracks) -> None:
+        count = len(self.config.components)
+        for warning in size_warnings(tracks.layout, tracks.manifest.blocks, tracks=count):
+            if warning not in self._warned:
+                self._warned.add(warning)
+                _logger.warning("%s", warning)

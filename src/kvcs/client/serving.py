@@ -1,0 +1,270 @@
+"""One connection as a publisher sees it: who asks there, and what was announced.
+
+A `Serving` answers the peer's requests from the publisher's tracks, announces publications to a
+relay with PUBLISH_NAMESPACE, tells a consumer that is connected directly with NAMESPACE, and
+pushes tracks with PUBLISH where that is wanted. It is over when the session is.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from kvcs.client.config import PublisherConfig
+from kvcs.client.published import PublishedTrack
+from kvcs.endpoint.connection import Connection
+from kvcs.errors import PublishDoneCode, RequestErrorCode
+from kvcs.moqt.session.actions import RequestId
+from kvcs.moqt.session.events import (
+    Event,
+    FetchReceived,
+    PublishNamespaceReceived,
+    PublishReceived,
+    RequestAccepted,
+    RequestCancelled,
+    RequestRejected,
+    SubscribeNamespaceReceived,
+    SubscribeReceived,
+    SubscribeTracksReceived,
+    TrackStatusReceived,
+)
+from kvcs.moqt.track.delivery import Delivery
+from kvcs.moqt.track.fetch_delivery import FetchDelivery
+from kvcs.moqt.track.responder import TrackResponder
+from kvcs.moqt.track.store import TrackStore
+from kvcs.moqt.track.subscription_delivery import SubscriptionDelivery
+from kvcs.moqt.wire.parameters import Parameters
+from kvcs.names import FullTrackName, Location, TrackNamespace
+
+__all__ = ("Registry", "Serving")
+
+_logger = logging.getLogger("kvcs.client")
+
+
+class Registry(Protocol):
+    """What a publisher has to offer."""
+
+    def find(self, track: FullTrackName) -> PublishedTrack | None:
+        """Return the track of that name, or None."""
+        ...
+
+    def namespaces(self) -> list[TrackNamespace]:
+        """Return the namespaces of all publications that are announced."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Served:
+    """One subscription or FETCH that was accepted."""
+
+    track: PublishedTrack
+    delivery: SubscriptionDelivery | FetchDelivery
+
+
+class Serving:
+    """One connection of a publisher.
+
+    Args:
+        connection: The session.
+        registry: What can be served.
+        config: Settings of the publisher.
+        announces: Send PUBLISH_NAMESPACE and, if the settings say so, PUBLISH: the peer is a
+            relay.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        registry: Registry,
+        config: PublisherConfig,
+        *,
+        announces: bool,
+    ) -> None:
+        self.connection = connection
+        self.announces = announces
+        self._registry = registry
+        self._config = config
+        self._responder = TrackResponder(
+            connection.session, connection.outbox, max_fetches=config.max_fetches
+        )
+        self._served: dict[RequestId, _Served] = {}
+        self._delivered: set[PublishedTrack] = set()
+        self._listeners: dict[RequestId, TrackNamespace] = {}
+        self._announced: dict[TrackNamespace, RequestId] = {}
+        connection.listen(self._receive)
+
+    def __repr__(self) -> str:
+        return f"<Serving {self.connection.peer} {len(self._served)} requests>"
+
+    # Announcing.
+
+    async def announce(self, namespace: TrackNamespace) -> None:
+        """Announce a publication and wait for the answer.
+
+        Raises:
+            RequestRejected: The relay does not want it.
+            RequestTimedOut: No answer in time.
+            KvcsError: The session ended.
+        """
+        timeout = self._config.announce_timeout
+        await self.connection.answer(self.send_announcement(namespace), timeout=timeout)
+
+    def send_announcement(
+        self, namespace: TrackNamespace, listener: Callable[[Event], None] | None = None
+    ) -> RequestId:
+        """Send PUBLISH_NAMESPACE, and NAMESPACE to whoever asked for the prefix."""
+        parameters = Parameters(authorization_tokens=self._config.authorization)
+        request_id = self.connection.publish_namespace(namespace, parameters, listener)
+        self._announced[namespace] = request_id
+        return request_id
+
+    def tell(self, namespace: TrackNamespace) -> None:
+        """Send NAMESPACE to whoever asked for a prefix of a new publication."""
+        for request_id, prefix in self._listeners.items():
+            if prefix.is_prefix_of(namespace):
+                suffix = namespace.suffix_of(prefix)
+                self.connection.session.announce(request_id, suffix, now=self.connection.now)
+        self.connection.wake()
+
+    def withdraw(self, namespace: TrackNamespace) -> None:
+        """Take back the announcement of a publication."""
+        request_id = self._announced.pop(namespace, None)
+        if request_id is not None:
+            self.connection.cancel(request_id)
+        if self.connection.closed:
+            return
+        for request_id, prefix in self._listeners.items():
+            if prefix.is_prefix_of(namespace):
+                suffix = namespace.suffix_of(prefix)
+                self.connection.session.withdraw(request_id, suffix, now=self.connection.now)
+        self.connection.wake()
+
+    def push(self, track: PublishedTrack) -> None:
+        """Send PUBLISH for a track, and deliver what is published from now on."""
+        connection = self.connection
+        parameters = Parameters(
+            largest_object=track.store.largest, authorization_tokens=self._config.authorization
+        )
+        request_id = connection.publish(
+            track.store.track, parameters, self._receive, properties=track.store.properties
+        )
+        delivery = self._responder.serve_publish(
+            request_id, track.store, parameters, now=connection.now
+        )
+        self._serve(request_id, track, delivery)
+
+    # Delivering.
+
+    def deliveries(self, store: TrackStore) -> Iterator[Delivery]:
+        """Yield the unfinished deliveries of a track to this peer."""
+        return self._responder.deliveries(store)
+
+    def end(self, track: PublishedTrack, code: PublishDoneCode, *, drain: bool = True) -> None:
+        """End all subscriptions to a track, after what they are owed unless `drain` is false."""
+        if not self.connection.closed:
+            self._responder.end(track.store, code, drain=drain, now=self.connection.now)
+            self.connection.wake()
+
+    def has_delivered(self, track: PublishedTrack) -> bool:
+        """Tell whether the peer has been sent all of an ended track, to its end."""
+        for request_id, served in tuple(self._served.items()):
+            if served.track is track and served.delivery.finished and track.is_ended:
+                del self._served[request_id]
+                self._delivered.add(track)
+        return track in self._delivered
+
+    def close(self) -> None:
+        """Let go of the session, which is over or goes on without the publisher."""
+        self.connection.unlisten(self._receive)
+        self._responder.close()
+
+    # Receiving.
+
+    def _receive(self, event: Event) -> None:
+        match event:
+            case SubscribeReceived() | FetchReceived() | TrackStatusReceived():
+                self._answer(event)
+            case SubscribeNamespaceReceived():
+                self._answer_namespace(event)
+            case PublishNamespaceReceived() | PublishReceived() | SubscribeTracksReceived():
+                self._refuse(event.request_id, RequestErrorCode.NOT_SUPPORTED, "not a relay")
+            case RequestAccepted(request_id=request_id, parameters=parameters):
+                self._accept_push(request_id, parameters)
+            case RequestCancelled(request_id=request_id) | RequestRejected(request_id=request_id):
+                self._listeners.pop(request_id, None)
+                self._served.pop(request_id, None)
+                self._responder.receive(event, now=self.connection.now)
+            case _:
+                self._responder.receive(event, now=self.connection.now)
+        self.connection.wake()
+
+    def _answer(self, event: SubscribeReceived | FetchReceived | TrackStatusReceived) -> None:
+        track = self._registry.find(event.track)
+        if track is None:
+            reason = "there is no such track here"
+            self._refuse(event.request_id, RequestErrorCode.DOES_NOT_EXIST, reason)
+            return
+        responder, now = self._responder, self.connection.now
+        delivery = None
+        match event:
+            case SubscribeReceived():
+                delivery = responder.answer_subscribe(event, track.store, now=now)
+                if track.is_ended:
+                    delivery.end(PublishDoneCode.TRACK_ENDED)
+            case FetchReceived():
+                delivery = responder.answer_fetch(event, track.store, now=now)
+            case TrackStatusReceived():
+                responder.answer_track_status(event, track.store, now=now)
+        if delivery is not None:
+            self.connection.on_request(event.request_id, self._receive)
+            self._serve(event.request_id, track, delivery)
+
+    def _serve(
+        self,
+        request_id: RequestId,
+        track: PublishedTrack,
+        delivery: SubscriptionDelivery | FetchDelivery,
+    ) -> None:
+        """Remember what counts as a delivery of the whole track."""
+        if isinstance(delivery, SubscriptionDelivery) or _takes_all(delivery, track.store):
+            self._served[request_id] = _Served(track, delivery)
+
+    def _accept_push(self, request_id: RequestId, parameters: Parameters) -> None:
+        """Apply what the relay says about a track that was pushed to it."""
+        served = self._served.get(request_id)
+        if served is None or not isinstance(served.delivery, SubscriptionDelivery):
+            return
+        if parameters.forward is not None:
+            served.delivery.change(replace(served.delivery.terms, forward=parameters.forward))
+
+    def _answer_namespace(self, event: SubscribeNamespaceReceived) -> None:
+        session, now = self.connection.session, self.connection.now
+        prefix, request_id = event.prefix, event.request_id
+        for other in self._listeners.values():
+            if other.is_prefix_of(prefix) or prefix.is_prefix_of(other):
+                self._refuse(request_id, RequestErrorCode.PREFIX_OVERLAP, "the prefix is in use")
+                return
+        self._listeners[request_id] = prefix
+        self.connection.on_request(request_id, self._receive)
+        session.accept(request_id, now=now)
+        for namespace in self._registry.namespaces():
+            if prefix.is_prefix_of(namespace):
+                session.announce(request_id, namespace.suffix_of(prefix), now=now)
+
+    def _refuse(self, request_id: RequestId, code: RequestErrorCode, reason: str) -> None:
+        self.connection.session.reject(request_id, code, reason=reason, now=self.connection.now)
+
+
+def _takes_all(delivery: FetchDelivery, store: TrackStore) -> bool:
+    """Tell whether a FETCH asks for every Object of a track that has ended."""
+    terms = delivery.terms
+    end = terms.location_range.end
+    is_whole = terms.location_range.start == Location(0, 0) and store.end is not None
+    return is_whole and not terms.range_filters and end is not None and end >= _last(store)
+
+
+def _last(store: TrackStore) -> Location:
+    """Return the last Location of the last Group with Objects."""
+    assert store.end is not None
+    last = store.group_end(store.end.group_id - 1)
+    return store.end if last is None else last
