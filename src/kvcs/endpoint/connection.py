@@ -116,7 +116,7 @@ class Connection:
                 more of them than this end the session.
         """
         self.session = session
-        self.outbox = Outbox()
+        self.outbox = Outbox(on_ready=self.wake)
         self.peer = str(transport.peer_address)
         self._transport = transport
         self._close_timeout = close_timeout
@@ -427,9 +427,8 @@ class Connection:
         self._set_timer()
 
     def _fill(self) -> None:
-        room = self._transport.room
-        sent = self.outbox.send(self.session, room=room, now=self.now) if room else 0
-        if sent < room:
+        self.outbox.send(self.session, room=self._transport.room, now=self.now)
+        if self.outbox.is_idle:
             self._outbox_empty.set()
 
     def _apply(self, actions: Sequence[Action]) -> None:

@@ -11,13 +11,12 @@ a full ring is not an error but work for the next wake.
 """
 
 # The library ships no types: what it hands out is unknown to the checker.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 import asyncio
 import logging
 import socket
 import ssl
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -37,7 +36,6 @@ from kvcs.errors import ConfigError, ConnectFailed, TransportError
 from kvcs.transport.interface import (
     Address,
     ClientTls,
-    Closed,
     Datagram,
     Listener,
     ServerTls,
@@ -48,21 +46,18 @@ from kvcs.transport.interface import (
     TransportConfig,
     TransportEvent,
     TransportFactory,
-    is_unidirectional,
 )
 from kvcs.transport.pump import Pump
-from kvcs.transport.send_queue import SendQueue
+from kvcs.transport.quic_transport import QuicLibrary, QuicTransport
 
-__all__ = ("PicoquicFactory", "PicoquicListener", "PicoquicTransport")
+__all__ = ("PicoquicFactory", "PicoquicListener")
 
 #: Most bytes taken in one wake, so that the loop gets its turn.
 _WAKE_BYTES: Final = 8 * 2**20
-#: Seconds for our close to reach the wire.
-_CLOSE_WAIT: Final = 2.0
-#: Seconds without progress after which a blocked send queue is reported once.
-_STALL_WARNING: Final = 5.0
 #: Event of the library's ring: the peer closed with an application code.
 _APPLICATION_CLOSE: Final = 5
+#: Place of the connection in such an event; 0 is the context itself, which is ready.
+_CONNECTION: Final = 5
 
 _QUIC_ERRORS: Final = {
     0x1: "internal error",
@@ -77,297 +72,92 @@ _QUIC_ERRORS: Final = {
 }
 
 _logger = logging.getLogger("kvcs.transport")
+# The library warns of every reset and close; those reach the user as events.
+logging.getLogger("aiopquic").addHandler(logging.NullHandler())
 
 
-class PicoquicTransport(Transport):
-    """One QUIC connection."""
+class _Library(QuicLibrary):
+    """One connection of the library, its exceptions and return values mapped."""
 
-    def __init__(
-        self,
-        quic: QuicConnection,
-        peer_address: Address,
-        config: TransportConfig,
-        *,
-        wake: Callable[[], None],
-        release: Callable[[], None],
-    ) -> None:
-        """Take over a connection whose handshake is done.
-
-        Args:
-            quic: The library's connection.
-            peer_address: The other end.
-            config: Settings.
-            wake: Asks for a wake of the context.
-            release: Frees what belongs to this connection alone.
-        """
+    def __init__(self, quic: QuicConnection) -> None:
         self._quic = quic
-        self._peer_address = peer_address
-        self._config = config
-        self._wake = wake
-        self._release = release
-        self._loop = asyncio.get_running_loop()
-        self._queue = SendQueue(self, stream_bytes=config.stream_ring_bytes)
-        self._owed: deque[Callable[[], bool]] = deque()
-        self._finished: set[int] = set()
-        self._batch: list[TransportEvent] = []
-        self._on_events: Callable[[Sequence[TransportEvent]], None] | None = None
-        self._on_writable: Callable[[], None] = lambda: None
-        self._above_low_water = False
-        self._progress_at = self._loop.time()
-        self._warned = False
-        self._closing: tuple[int, str] | None = None
-        self._close_sent = False
-        self._quiet_looks = 0
-        self._deadline: asyncio.TimerHandle | None = None
-        self._over = False
-        self._released = asyncio.Event()
-
-    def __repr__(self) -> str:
-        return f"<PicoquicTransport {self._peer_address}, {self.queued_bytes} bytes queued>"
-
-    # The interface.
-
-    @property
-    def peer_address(self) -> Address:
-        """The other end."""
-        return self._peer_address
-
-    @property
-    def queued_bytes(self) -> int:
-        """Bytes accepted and not yet in packets."""
-        return self._queue.queued_bytes
-
-    @property
-    def room(self) -> int:
-        """Bytes below the high-water mark."""
-        return max(0, self._config.high_water_bytes - self._queue.queued_bytes)
-
-    def set_listener(
-        self,
-        on_events: Callable[[Sequence[TransportEvent]], None],
-        on_writable: Callable[[], None],
-    ) -> None:
-        """Name the receiver; what arrived before is delivered on the next loop turn."""
-        self._on_events = on_events
-        self._on_writable = on_writable
-        self._loop.call_soon(self.deliver)
-
-    def write(self, stream_id: int, data: bytes, *, fin: bool = False) -> None:
-        """Queue bytes on a stream."""
-        if self._is_open:
-            if not self._queue.queued_bytes:
-                self._progress_at = self._loop.time()
-            self._queue.append(stream_id, data, fin=fin)
-            if fin and is_unidirectional(stream_id):
-                self._finished.add(stream_id)
-            self._above_low_water |= self._queue.queued_bytes >= self._config.low_water_bytes
-            self._wake()
-
-    def reset(self, stream_id: int, code: int) -> None:
-        """Abandon the sending side of a stream."""
-        if self._is_open:
-            self._queue.discard(stream_id)
-            self._finished.discard(stream_id)
-            self._command(lambda: self._quic.reset_stream(stream_id, code))
-
-    def stop_sending(self, stream_id: int, code: int) -> None:
-        """Ask the peer to abandon its sending side of a stream."""
-        if self._is_open:
-            self._command(lambda: self._quic.stop_stream(stream_id, code))
-
-    def set_priority(self, stream_id: int, priority: int) -> None:
-        """Rank a stream."""
-        if self._is_open:
-            self._command(lambda: self._quic.set_stream_priority(stream_id, priority))
-
-    def send_datagram(self, data: bytes) -> None:
-        """Send a datagram, or drop it when there is no room or it is too large."""
-        if self._is_open:
-            try:
-                self._quic.send_datagram_frame(data)
-            except (ConnectionError, ValueError) as error:
-                _logger.debug("datagram dropped: %s", error)
-
-    def close(self, code: int, reason: str) -> None:
-        """Close; code 0 delivers what is queued first."""
-        if not self._is_open:
-            return
-        self._closing = (code, reason)
-        if code:
-            self._send_close()
-        else:
-            self._deadline = self._loop.call_later(self._config.close_timeout, self._send_close)
-        self._wake()
-
-    async def wait_closed(self) -> None:
-        """Wait until the connection is over and its resources are released."""
-        await self._released.wait()
-
-    # The library's rings, for the send queue.
 
     def push(self, stream_id: int, data: bytes, *, fin: bool) -> bool:
-        """Give bytes to the library; False when its rings are full."""
-        try:
-            self._quic.send_stream_data(stream_id, data, fin)
-        except (BufferError, MemoryError):
-            return False
-        return True
+        return self._taken(lambda: self._quic.send_stream_data(stream_id, data, fin))
 
     def used(self, stream_id: int) -> int:
-        """Bytes of a stream in its ring."""
         return self._quic.tx_data_ring_used(stream_id)
 
-    # Wakes.
+    def reset(self, stream_id: int, code: int) -> bool:
+        return self._taken(lambda: self._quic.reset_stream(stream_id, code))
 
-    @property
-    def waits(self) -> bool:
-        """Tell whether this connection wants another look soon."""
-        waits = self._queue.streams or self._owed or self._closing is not None
-        return bool(waits) and not self._over
+    def stop_sending(self, stream_id: int, code: int) -> bool:
+        return self._taken(lambda: self._quic.stop_stream(stream_id, code))
 
-    def take(self, event: QuicEvent, *, by_application: bool) -> int:
-        """Note an event of the library; return the bytes that it brings."""
-        match event:
-            case StreamDataReceived():
-                self._batch.append(StreamData(event.stream_id, event.data, event.end_stream))
-                return len(event.data)
-            case StreamResetReceived():
-                self._batch.append(StreamReset(event.stream_id, event.error_code))
-            case StopSendingReceived():
-                self._batch.append(StopSending(event.stream_id, event.error_code))
-            case DatagramFrameReceived():
-                self._batch.append(Datagram(event.data))
-            case ConnectionTerminated():
-                self._end(self._closed_event(event.error_code, by_application=by_application))
-            case _:
-                pass
-        return 0
+    def set_priority(self, stream_id: int, priority: int) -> bool:
+        return self._taken(lambda: self._quic.set_stream_priority(stream_id, priority))
 
-    def deliver(self) -> None:
-        """Hand the events noted so far to the listener."""
-        if self._batch and self._on_events is not None:
-            batch, self._batch = self._batch, []
-            self._on_events(batch)
+    def send_datagram(self, data: bytes) -> None:
+        try:
+            self._quic.send_datagram_frame(data)
+        except (ConnectionError, ValueError) as error:
+            _logger.debug("datagram dropped: %s", error)
 
-    def move(self) -> int:
-        """Move what is queued into the library; return the bytes that left its rings."""
-        if self._over:
-            return 0
-        while self._owed and self._owed[0]():
-            self._owed.popleft()
-        moved = self._queue.pump()
-        if moved:
-            self._progress_at = self._loop.time()
-        elif self._queue.queued_bytes:
-            self._warn_when_stalled()
-        if self._above_low_water and self.queued_bytes < self._config.low_water_bytes:
-            self._above_low_water = False
-            self._on_writable()
-        if self._finished:
-            self._finished = {s for s in self._finished if self._is_unacknowledged(s)}
-        if self._closing is not None and not self._close_sent and self._is_flushed():
-            self._send_close()
-        return moved
+    def close(self, code: int) -> bool:
+        return self._taken(lambda: self._quic.close(code))
 
-    def _is_unacknowledged(self, stream_id: int) -> bool:
-        """Tell whether a finished stream still lives in the library, until the last ACK."""
-        return self._quic.get_stream_buf_stats(stream_id) is not None
+    def is_acknowledged(self, stream_id: int) -> bool:
+        """The library forgets a stream that we finished with the last acknowledgement."""
+        return self._quic.get_stream_buf_stats(stream_id) is None
 
-    def _warn_when_stalled(self) -> None:
-        stalled = self._loop.time() - self._progress_at
-        if stalled >= _STALL_WARNING and not self._warned:
-            self._warned = True
-            _logger.warning(
-                "peer %s takes nothing: %d bytes on %d streams wait for its credit",
-                self._peer_address,
-                self._queue.queued_bytes,
-                self._queue.streams,
-            )
+    def bytes_in_transit(self) -> int:
+        return int(self._quic.path_quality().get("bytes_in_transit", 0))
 
-    # Commands that a full event ring refuses.
-
-    @property
-    def _is_open(self) -> bool:
-        return self._closing is None and not self._over
-
-    def _command(self, call: Callable[[], object]) -> None:
-        """Give a command to the library, after those that it still owes."""
-
-        def attempt() -> bool:
-            try:
-                return call() != 1
-            except BufferError:
-                return False
-            except ConnectionError:
-                return True
-
-        if self._owed or not attempt():
-            self._owed.append(attempt)
-            self._wake()
-
-    # Ending.
-
-    def _is_flushed(self) -> bool:
-        """Tell whether the peer has everything: nothing queued, nothing unacknowledged.
-
-        Bytes in transit are a snapshot of the library's thread, asked for now and read at the
-        next look; two quiet looks in a row count.
-        """
-        if self._queue.streams or self._owed or self._finished:
-            self._quiet_looks = 0
+    def _taken(self, call: Callable[[], int | None]) -> bool:
+        """Make a call: 1, or an exception about room, means that nothing was taken."""
+        try:
+            return call() != 1
+        except (BufferError, MemoryError):
             return False
-        in_transit = self._quic.path_quality().get("bytes_in_transit", 0)
-        self._quiet_looks = 0 if in_transit else self._quiet_looks + 1
-        return self._quiet_looks > 2
+        except ConnectionError:
+            return True
 
-    def _send_close(self) -> None:
-        if self._over or self._close_sent or self._closing is None:
-            return
-        self._close_sent = True
-        self._queue.clear()
-        self._owed.clear()
-        if self._deadline is not None:
-            self._deadline.cancel()
-        self._deadline = self._loop.call_later(_CLOSE_WAIT, self._end_closed)
-        code = self._closing[0]
-        self._command(lambda: self._quic.close(code))
 
-    def _end_closed(self) -> None:
-        """Our close reached the wire, or had its time."""
-        self._end(self._closed_event(0, by_application=False))
-        self.deliver()
+def _translate(event: QuicEvent) -> TransportEvent | None:
+    match event:
+        case StreamDataReceived():
+            return StreamData(event.stream_id, event.data, event.end_stream)
+        case StreamResetReceived():
+            return StreamReset(event.stream_id, event.error_code)
+        case StopSendingReceived():
+            return StopSending(event.stream_id, event.error_code)
+        case DatagramFrameReceived():
+            return Datagram(event.data)
+        case _:
+            return None
 
-    def _closed_event(self, code: int, *, by_application: bool) -> Closed:
-        if self._close_sent and self._closing is not None:
-            own_code, reason = self._closing
-            return Closed(own_code, reason or "closed by us", clean=not own_code)
-        if by_application:
-            return Closed(code, "closed by the peer", clean=not code)
-        if code:
-            return Closed(0, f"QUIC error: {_error_text(code)}")
-        timeout = self._config.idle_timeout
-        return Closed(0, f"no packet from the peer for {timeout:g} s (idle timeout)")
 
-    def _end(self, closed: Closed) -> None:
-        if self._over:
-            return
-        self._over = True
-        self._queue.clear()
-        self._owed.clear()
-        if self._deadline is not None:
-            self._deadline.cancel()
-        self._batch.append(closed)
-        self._loop.call_soon(self._finish)
+def _receive(transport: QuicTransport, event: QuicEvent, *, by_application: bool) -> int:
+    """Give an event to a transport; return the stream bytes that it brings."""
+    if isinstance(event, ConnectionTerminated):
+        _receive_close(transport, event.error_code, by_application=by_application)
+        return 0
+    translated = _translate(event)
+    if translated is None:
+        return 0
+    transport.receive(translated)
+    return len(translated.data) if isinstance(translated, StreamData) else 0
 
-    def _finish(self) -> None:
-        """Free the library's side, outside its callbacks."""
-        self.deliver()
-        self._release()
-        self._released.set()
 
-    def abandon(self) -> None:
-        """End at once: the context goes away."""
-        self._end(Closed(0, "the server stops", clean=True))
+def _receive_close(transport: QuicTransport, code: int, *, by_application: bool) -> None:
+    """Tell why a connection is over; the library says code 0 for a peer that vanished."""
+    if by_application:
+        transport.receive_close(code, "closed by the peer", clean=not code)
+    elif code:
+        transport.receive_close(0, f"QUIC error: {_error_text(code)}")
+    else:
+        timeout = transport.config.idle_timeout
+        transport.receive_close(0, f"no packet from the peer for {timeout:g} s (idle timeout)")
 
 
 class _ClientQuic(QuicConnection):
@@ -387,8 +177,8 @@ class _Client:
     def __init__(self, quic: _ClientQuic, peer: Address, config: TransportConfig) -> None:
         self._quic = quic
         self._pump = Pump(quic.eventfd, self._turn, lambda: self.transport.waits)
-        self.transport = PicoquicTransport(
-            quic, peer, config, wake=self._pump.wake, release=self.stop
+        self.transport = QuicTransport(
+            _Library(quic), peer, config, wake=self._pump.wake, release=self.stop
         )
         self.handshake: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
 
@@ -411,14 +201,27 @@ class _Client:
             elif isinstance(event, ConnectionTerminated):
                 self.handshake.set_result(event.error_code)
                 return 0
-        return self.transport.take(event, by_application=self._quic.closed_by_application)
+        return _receive(self.transport, event, by_application=self._quic.closed_by_application)
 
 
 class _ServerEngine(QuicEngine):
-    """Keeps the type of the event that is being routed, and counts."""
+    """Keeps the type of the event that is being routed, and counts.
 
-    events_routed = 0
-    event_type = -1
+    Attributes:
+        opened: Set when the library's thread has bound the port.
+        events_routed: Events so far.
+        event_type: Type of the event that is being routed.
+    """
+
+    def __init__(
+        self,
+        configuration: QuicConfiguration,
+        create_protocol: "Callable[[QuicConnection, object], _ServerPeer]",
+    ) -> None:
+        super().__init__(configuration=configuration, create_protocol=create_protocol)
+        self.opened = asyncio.Event()
+        self.events_routed = 0
+        self.event_type = -1
 
     def open(self, port: int) -> None:
         """Start the context; the library's own ``serve`` would watch the eventfd itself."""
@@ -427,6 +230,8 @@ class _ServerEngine(QuicEngine):
     def route_event(self, ev: Sequence[int]) -> None:
         self.events_routed += 1
         self.event_type = ev[0]
+        if not ev[_CONNECTION]:
+            self.opened.set()
         super().route_event(ev)
 
 
@@ -437,7 +242,7 @@ class _ServerPeer:
         self, quic: QuicConnection, take: "Callable[[_ServerPeer, QuicEvent], None]"
     ) -> None:
         self.quic = quic
-        self.transport: PicoquicTransport | None = None
+        self.transport: QuicTransport | None = None
         self._take = take
 
     def _process_events(self) -> None:
@@ -467,10 +272,10 @@ class PicoquicListener(Listener):
         self._address = address
         self._config = config
         self._on_transport = on_transport
-        self._peers: dict[PicoquicTransport, _ServerPeer] = {}
-        self._ready: list[PicoquicTransport] = []
+        self._peers: dict[QuicTransport, _ServerPeer] = {}
+        self._ready: list[QuicTransport] = []
         self._taken = 0
-        self._engine = _ServerEngine(configuration=quic_config, create_protocol=self._create_peer)
+        self._engine = _ServerEngine(quic_config, self._create_peer)
         self._engine.open(address.port)
         self._pump = Pump(self._engine.eventfd, self._turn, self._waits)
 
@@ -481,6 +286,10 @@ class PicoquicListener(Listener):
     def address(self) -> Address:
         """Where clients connect."""
         return self._address
+
+    async def opened(self) -> None:
+        """Wait until the port is bound: the library does that on its thread."""
+        await self._engine.opened.wait()
 
     def close(self) -> None:
         """Stop accepting, end all connections that are left, release the port."""
@@ -511,15 +320,15 @@ class PicoquicListener(Listener):
         transport = peer.transport
         if transport is not None:
             by_application = self._engine.event_type == _APPLICATION_CLOSE
-            self._taken += transport.take(event, by_application=by_application)
+            self._taken += _receive(transport, event, by_application=by_application)
             self._ready.append(transport)
         elif isinstance(event, HandshakeCompleted):
             self._accept(peer)
 
     def _accept(self, peer: _ServerPeer) -> None:
         host, port = peer.quic.peer_address() or ("unknown", 0)
-        transport = PicoquicTransport(
-            peer.quic,
+        transport = QuicTransport(
+            _Library(peer.quic),
             Address(host, port),
             self._config,
             wake=self._pump.wake,
@@ -529,7 +338,7 @@ class PicoquicListener(Listener):
         self._peers[transport] = peer
         self._on_transport(transport)
 
-    def _forget(self, transport: PicoquicTransport) -> None:
+    def _forget(self, transport: QuicTransport) -> None:
         self._peers.pop(transport, None)
 
 
@@ -538,7 +347,7 @@ class PicoquicFactory(TransportFactory):
 
     async def connect(
         self, host: str, port: int, *, alpn: str, tls: ClientTls, config: TransportConfig
-    ) -> PicoquicTransport:
+    ) -> QuicTransport:
         """Connect and finish the handshake.
 
         Raises:
@@ -578,17 +387,24 @@ class PicoquicFactory(TransportFactory):
         """Accept connections, on all interfaces: the library ignores the host.
 
         Raises:
-            TransportError: The port cannot be opened or the certificate cannot be used.
-            ConfigError: A setting is not accepted.
+            TransportError: The port cannot be opened.
+            ConfigError: A setting or the certificate is not accepted.
         """
         address = Address(address.host, _free_port(address))
         quic_config = _configuration(alpn, config, is_client=False)
+        _check_certificate(tls)
         quic_config.load_cert_chain(tls.certificate_file, tls.private_key_file)
         try:
-            _check_readable(tls.certificate_file, tls.private_key_file)
-            return PicoquicListener(address, quic_config, config, on_transport)
+            listener = PicoquicListener(address, quic_config, config, on_transport)
         except (OSError, RuntimeError, ValueError) as error:
             raise TransportError(f"cannot listen on {address}: {error}") from error
+        try:
+            async with asyncio.timeout(config.connect_timeout):
+                await listener.opened()
+        except TimeoutError:
+            listener.close()
+            raise TransportError(f"cannot listen on {address}: the port does not open") from None
+        return listener
 
 
 def _configuration(alpn: str, config: TransportConfig, *, is_client: bool) -> QuicConfiguration:
@@ -619,9 +435,10 @@ def _client_configuration(
     quic_config.verify_mode = ssl.CERT_REQUIRED if tls.verify else ssl.CERT_NONE
     if tls.ca_file is not None:
         try:
-            _check_readable(tls.ca_file)
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(tls.ca_file)
         except OSError as error:
-            raise ConfigError("ca_file", "a readable PEM file", str(error)) from error
+            got = f"{tls.ca_file} ({error.strerror or 'no certificate in it'})"
+            raise ConfigError("ca_file", "a PEM file with certificates", got) from error
         quic_config.load_verify_locations(tls.ca_file)
     return quic_config
 
@@ -659,10 +476,14 @@ def _free_port(address: Address) -> int:
         raise TransportError(f"cannot listen on {address}: {error.strerror}") from error
 
 
-def _check_readable(*paths: str) -> None:
-    for path in paths:
-        with open(path, "rb"):  # noqa: PTH123
-            pass
+def _check_certificate(tls: ServerTls) -> None:
+    """Refuse what the library would take and then fail each handshake with."""
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(tls.certificate_file, tls.private_key_file)
+    except OSError as error:
+        got = f"{tls.certificate_file} and {tls.private_key_file} ({error.strerror})"
+        raise ConfigError("tls", "PEM files of a certificate and its key", got) from error
 
 
 def _error_text(code: int) -> str:

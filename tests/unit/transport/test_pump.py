@@ -1,0 +1,91 @@
+import asyncio
+import contextlib
+import os
+
+from kvcs.transport.pump import Pump
+
+
+class Context:
+    """A library context: an eventfd, and how much the next looks move."""
+
+    def __init__(self, moves=(), *, waits=False):
+        self.eventfd = os.eventfd(0, os.EFD_NONBLOCK)
+        self.moves = list(moves)
+        self.waits = waits
+        self.looks = []
+        self.looked = asyncio.Event()
+        self.pump = Pump(self.eventfd, self._turn, lambda: self.waits)
+
+    def _turn(self):
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.eventfd)
+        self.looks.append(asyncio.get_running_loop().time())
+        self.looked.set()
+        return self.moves.pop(0) if self.moves else 0
+
+    def notify(self):
+        os.eventfd_write(self.eventfd, 1)
+
+    async def look(self):
+        self.looked.clear()
+        async with asyncio.timeout(5):
+            await self.looked.wait()
+
+    def close(self):
+        self.pump.stop()
+        os.close(self.eventfd)
+
+
+async def test_idle_context_is_looked_at_as_soon_as_something_waits():
+    context = Context()
+
+    context.notify()
+    await context.look()
+
+    assert len(context.looks) == 1
+    context.close()
+
+
+async def test_busy_context_leaves_the_eventfd_alone_until_it_is_quiet():
+    context = Context([1 << 20, 1 << 20, 0])
+
+    context.notify()
+    await context.look()
+    context.notify()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    at_once = len(context.looks)
+    await context.look()
+    await context.look()
+    context.notify()
+    await context.look()
+
+    assert at_once == 1
+    assert context.looks[1] - context.looks[0] >= 0.0009
+    assert len(context.looks) == 4
+    context.close()
+
+
+async def test_waiting_queue_is_looked_at_by_timer_and_less_often():
+    context = Context(waits=True)
+
+    context.pump.wake()
+    for _ in range(4):
+        await context.look()
+    gaps = [b - a for a, b in zip(context.looks, context.looks[1:], strict=False)]
+
+    assert gaps[0] >= 0.0019
+    assert gaps[2] > gaps[0]
+    context.close()
+
+
+async def test_stopped_pump_looks_no_more():
+    context = Context(waits=True)
+
+    context.pump.wake()
+    context.pump.stop()
+    context.notify()
+    await asyncio.sleep(0.005)
+
+    assert context.looks == []
+    context.close()

@@ -1,0 +1,247 @@
+import asyncio
+
+import pytest
+
+from kvcs.testing import run
+from kvcs.transport.interface import Address, Closed, StreamData, TransportConfig
+from kvcs.transport.quic_transport import QuicTransport
+
+PEER = Address("127.0.0.1", 4433)
+
+
+class Library:
+    """A library whose rings empty, and whose peer answers, when the test says so."""
+
+    def __init__(self):
+        self.full = False
+        self.calls = []
+        self.levels = {}
+        self.unacknowledged = set()
+        self.in_transit = 0
+
+    def push(self, stream_id, data, *, fin):
+        if not self.full:
+            self.calls.append(("push", stream_id, bytes(data), fin))
+            self.levels[stream_id] = self.levels.get(stream_id, 0) + len(data)
+        return not self.full
+
+    def used(self, stream_id):
+        return self.levels.get(stream_id, 0)
+
+    def drain(self):
+        self.levels.clear()
+
+    def reset(self, stream_id, code):
+        return self._command("reset", stream_id, code)
+
+    def stop_sending(self, stream_id, code):
+        return self._command("stop_sending", stream_id, code)
+
+    def set_priority(self, stream_id, priority):
+        return self._command("set_priority", stream_id, priority)
+
+    def send_datagram(self, data):
+        self.calls.append(("datagram", data))
+
+    def close(self, code):
+        return self._command("close", code)
+
+    def is_acknowledged(self, stream_id):
+        return stream_id not in self.unacknowledged
+
+    def bytes_in_transit(self):
+        return self.in_transit
+
+    def _command(self, *call):
+        if not self.full:
+            self.calls.append(call)
+        return not self.full
+
+
+class Bench:
+    """A transport above a library, looked at by hand."""
+
+    def __init__(self, **config):
+        self.library = Library()
+        self.wakes = 0
+        self.released = 0
+        self.events = []
+        self.writable = 0
+        self.transport = QuicTransport(
+            self.library, PEER, TransportConfig(**config), wake=self._wake, release=self._release
+        )
+        self.transport.set_listener(self.events.extend, self._note_writable)
+
+    def _wake(self):
+        self.wakes += 1
+
+    def _release(self):
+        self.released += 1
+
+    def _note_writable(self):
+        self.writable += 1
+
+    def look(self, times=1):
+        for _ in range(times):
+            self.transport.deliver()
+            self.transport.move()
+
+    @property
+    def closed(self):
+        return ("close", 0) in self.library.calls
+
+
+def scenario(function):
+    def test():
+        run(function())
+
+    test.__name__ = function.__name__
+    return test
+
+
+@scenario
+async def test_commands_refused_by_a_full_ring_are_made_later_and_in_order():
+    bench = Bench()
+
+    bench.library.full = True
+    bench.transport.set_priority(2, 4)
+    bench.transport.reset(6, 1)
+    bench.transport.stop_sending(3, 2)
+    waits = bench.transport.waits
+    bench.library.full = False
+    bench.transport.set_priority(10, 4)
+    before = list(bench.library.calls)
+    bench.look()
+
+    assert waits
+    assert bench.wakes
+    assert before == []
+    assert bench.library.calls == [
+        ("set_priority", 2, 4),
+        ("reset", 6, 1),
+        ("stop_sending", 3, 2),
+        ("set_priority", 10, 4),
+    ]
+
+
+@scenario
+async def test_writable_is_told_once_below_the_low_water_mark():
+    bench = Bench(high_water_bytes=100, low_water_bytes=50)
+
+    bench.transport.write(2, bytes(120))
+    room = bench.transport.room
+    bench.library.levels[2] = 60
+    bench.look()
+    between = bench.writable
+    bench.library.levels[2] = 40
+    bench.look(3)
+
+    assert (room, between, bench.writable) == (0, 0, 1)
+    assert bench.transport.room == 60
+
+
+@scenario
+async def test_clean_close_waits_for_queue_acknowledgements_and_transit():
+    bench = Bench()
+    bench.library.unacknowledged.add(2)
+    bench.library.in_transit = 1200
+
+    bench.transport.write(2, b"payload", fin=True)
+    bench.transport.close(0, "done")
+    seen = []
+    bench.look(5)
+    seen.append(bench.closed)
+    bench.library.drain()
+    bench.look(5)
+    seen.append(bench.closed)
+    bench.library.unacknowledged.clear()
+    bench.look(5)
+    seen.append(bench.closed)
+    bench.library.in_transit = 0
+    bench.look(3)
+    seen.append(bench.closed)
+
+    assert seen == [False, False, False, True]
+
+
+@scenario
+async def test_clean_close_is_bounded_when_the_peer_takes_nothing():
+    bench = Bench(close_timeout=3)
+    loop = asyncio.get_running_loop()
+
+    bench.transport.write(2, b"payload", fin=True)
+    bench.transport.close(0, "done")
+    await bench.transport.wait_closed()
+
+    assert bench.closed
+    assert loop.time() == pytest.approx(5)
+    assert bench.events == [Closed(0, "done", clean=True)]
+    assert bench.released == 1
+
+
+@scenario
+async def test_close_with_an_error_does_not_wait():
+    bench = Bench()
+
+    bench.transport.write(2, b"payload")
+    bench.transport.close(3, "broken")
+    bench.transport.write(2, b"ignored")
+    bench.transport.receive_close(0, "whatever the library says")
+    await bench.transport.wait_closed()
+
+    assert bench.library.calls[-1] == ("close", 3)
+    assert bench.events == [Closed(3, "broken")]
+    assert bench.transport.queued_bytes == 0
+
+
+@scenario
+async def test_close_refused_by_a_full_ring_is_made_later():
+    bench = Bench()
+
+    bench.library.full = True
+    bench.transport.close(3, "broken")
+    bench.library.full = False
+    bench.look()
+
+    assert bench.library.calls == [("close", 3)]
+
+
+@scenario
+async def test_end_that_the_peer_causes_comes_last_and_once():
+    bench = Bench()
+
+    bench.transport.receive(StreamData(3, b"last words", fin=True))
+    bench.transport.receive_close(7, "closed by the peer")
+    bench.transport.receive_close(0, "again")
+    bench.transport.write(2, b"too late")
+    await bench.transport.wait_closed()
+
+    assert bench.events == [
+        StreamData(3, b"last words", fin=True),
+        Closed(7, "closed by the peer"),
+    ]
+    assert not bench.transport.waits
+
+
+def test_peer_without_credit_is_reported_once(caplog):
+    async def stall():
+        bench = Bench()
+        bench.transport.write(2, bytes(1000))
+        for _ in range(20):
+            await asyncio.sleep(1)
+            bench.look()
+
+    run(stall())
+
+    assert caplog.messages == [
+        "peer 127.0.0.1:4433 takes nothing: 1000 bytes on 1 streams wait for its credit"
+    ]
+
+
+@scenario
+async def test_datagrams_go_straight_to_the_library():
+    bench = Bench()
+
+    bench.transport.send_datagram(b"x")
+
+    assert bench.library.calls == [("datagram", b"x")]

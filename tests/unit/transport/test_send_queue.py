@@ -1,0 +1,141 @@
+from kvcs.transport.send_queue import PIECE_BYTES, SendQueue
+
+
+class Rings:
+    """Rings that keep what they take, until `drain`."""
+
+    def __init__(self, *, full=False):
+        self.full = full
+        self.pushed = []
+        self.levels = {}
+
+    def push(self, stream_id, data, *, fin):
+        if self.full:
+            return False
+        self.pushed.append((stream_id, data, fin))
+        self.levels[stream_id] = self.levels.get(stream_id, 0) + len(data)
+        return True
+
+    def used(self, stream_id):
+        return self.levels.get(stream_id, 0)
+
+    def drain(self):
+        self.levels.clear()
+
+
+def test_write_that_fits_is_given_whole_and_at_once():
+    rings = Rings()
+    queue = SendQueue(rings, stream_bytes=1000)
+    data = bytes(600)
+
+    queue.append(2, data, fin=True)
+
+    assert rings.pushed == [(2, data, True)]
+    assert rings.pushed[0][1] is data
+    assert queue.queued_bytes == 600
+
+
+def test_write_beyond_the_ring_waits_and_goes_in_pieces():
+    rings = Rings()
+    queue = SendQueue(rings, stream_bytes=2 * PIECE_BYTES)
+    data = bytes(range(256)) * (5 * PIECE_BYTES // 512)
+
+    queue.append(2, data, fin=True)
+    first = len(rings.pushed)
+    while queue.streams:
+        rings.drain()
+        queue.pump()
+
+    assert first == 2
+    assert [len(piece) for _, piece, _ in rings.pushed] == [PIECE_BYTES] * 2 + [PIECE_BYTES // 2]
+    assert b"".join(piece for _, piece, _ in rings.pushed) == data
+    assert [fin for _, _, fin in rings.pushed] == [False, False, True]
+
+
+def test_small_ring_makes_small_pieces():
+    rings = Rings()
+    queue = SendQueue(rings, stream_bytes=10)
+
+    queue.append(2, bytes(25), fin=False)
+    for _ in range(3):
+        rings.drain()
+        queue.pump()
+
+    assert [len(piece) for _, piece, _ in rings.pushed] == [10, 10, 5]
+
+
+def test_writes_of_a_stream_keep_their_order_behind_one_that_waits():
+    rings = Rings(full=True)
+    queue = SendQueue(rings, stream_bytes=1000)
+
+    queue.append(2, b"first", fin=False)
+    rings.full = False
+    queue.append(2, b"second", fin=True)
+    queue.append(6, b"other", fin=False)
+    before = [data for _, data, _ in rings.pushed]
+    queue.pump()
+
+    assert before == [b"other"]
+    assert [data for _, data, _ in rings.pushed] == [b"other", b"first", b"second"]
+
+
+def test_full_ring_is_asked_once_a_pump():
+    rings = Rings(full=True)
+    asked = []
+    rings.push = lambda *_, **__: asked.append(1) or False
+    queue = SendQueue(rings, stream_bytes=1000)
+
+    queue.append(2, b"x", fin=False)
+    queue.pump()
+    queue.pump()
+
+    assert len(asked) == 3
+
+
+def test_queued_bytes_follow_the_rings():
+    rings = Rings()
+    queue = SendQueue(rings, stream_bytes=1000)
+
+    queue.append(2, bytes(600), fin=False)
+    queue.append(2, bytes(600), fin=True)
+    rings.levels[2] = 100
+    moved = queue.pump()
+
+    assert moved == 500
+    assert queue.queued_bytes == 700
+    rings.drain()
+    queue.pump()
+    assert (queue.queued_bytes, queue.streams) == (0, 0)
+
+
+def test_discard_forgets_what_waits_and_what_lies_in_the_ring():
+    rings = Rings()
+    queue = SendQueue(rings, stream_bytes=1000)
+    queue.append(2, bytes(900), fin=False)
+    queue.append(2, bytes(900), fin=False)
+    queue.append(6, bytes(50), fin=False)
+
+    queue.discard(2)
+    queue.discard(10)
+
+    assert (queue.queued_bytes, queue.streams) == (50, 1)
+
+
+def test_empty_write_with_fin_ends_the_stream():
+    rings = Rings()
+    queue = SendQueue(rings, stream_bytes=1000)
+
+    queue.append(2, b"", fin=True)
+    queue.pump()
+
+    assert rings.pushed == [(2, b"", True)]
+    assert queue.streams == 0
+
+
+def test_clear_forgets_everything():
+    queue = SendQueue(Rings(), stream_bytes=10)
+    queue.append(2, bytes(100), fin=True)
+
+    queue.clear()
+
+    assert (queue.queued_bytes, queue.streams) == (0, 0)
