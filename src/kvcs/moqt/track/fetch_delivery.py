@@ -187,7 +187,7 @@ class FetchDelivery:
         if self._place > self._last_place:
             session.finish_stream(stream_id, now=now)
             self.stop()
-        return 0 if self._blocked or self.finished else size_bytes
+        return size_bytes
 
     # Walking.
 
@@ -226,7 +226,8 @@ class FetchDelivery:
             return min(self._to_place(through), self._last_place)
         if location.object_id == 0 and start <= location:
             # Whole Groups below belong to the run as well.
-            group_id = start.group_id if start.object_id == 0 else start.group_id + 1
+            whole = start.object_id == 0 or start <= self._range_start
+            group_id = start.group_id if whole else start.group_id + 1
         return min(self._to_place(Location(group_id, MAX_VI64)), self._last_place)
 
     def _mark(self, location: Location, start: Location, through: Location, now: float) -> bool:

@@ -43,7 +43,7 @@ class Outbox:
         self.on_ready = on_ready
         self._quantum_bytes = quantum_bytes
         self._deliveries: set[Delivery] = set()
-        self._queued: set[Delivery] = set()
+        self._queued: dict[Delivery, Rank] = {}
         self._heap: list[tuple[Rank, int, Delivery]] = []
         self._turns = count()
         self._deadlines: list[tuple[float, int, Delivery]] = []
@@ -71,7 +71,7 @@ class Outbox:
     def remove(self, delivery: Delivery) -> None:
         """Forget a delivery; unknown ones are ignored."""
         self._deliveries.discard(delivery)
-        self._queued.discard(delivery)
+        self._queued.pop(delivery, None)
         delivery.on_ready = None
 
     def wake(self) -> None:
@@ -105,8 +105,7 @@ class Outbox:
         try:
             while self._heap and sent < room and not session.is_closed:
                 delivery = heappop(self._heap)[2]
-                if delivery in self._queued:
-                    self._queued.discard(delivery)
+                if self._queued.pop(delivery, None) is not None:
                     sent += self._serve(delivery, session, room - sent, now)
         finally:
             self._sending = False
@@ -134,9 +133,14 @@ class Outbox:
         return bool(self._heap) and self._heap[0][0] < delivery.rank()
 
     def _enqueue(self, delivery: Delivery) -> None:
-        if delivery in self._queued or delivery not in self._deliveries:
+        if delivery not in self._deliveries:
             return
-        self._queued.add(delivery)
-        heappush(self._heap, (delivery.rank(), next(self._turns), delivery))
-        if self.on_ready is not None and not self._sending:
+        rank = delivery.rank()
+        queued_rank = self._queued.get(delivery)
+        if queued_rank is not None and queued_rank <= rank:
+            return
+        # The entry with the old rank, if there is one, finds the delivery gone and is void.
+        self._queued[delivery] = rank
+        heappush(self._heap, (rank, next(self._turns), delivery))
+        if queued_rank is None and self.on_ready is not None and not self._sending:
             self.on_ready()

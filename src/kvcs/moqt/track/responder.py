@@ -264,7 +264,7 @@ class TrackResponder:
             error, reset = RequestErrorCode.MALFORMED_TRACK, StreamResetCode.MALFORMED_TRACK
         for subscription in served:
             for fill in subscription.delivery.fills:
-                fill.cancel(self._session, now=now, code=reset)
+                fill.fail(self._session, now=now, code=reset)
         for request_id in [
             fetch.request_id for fetch in self._fetches.values() if fetch.store is store
         ]:
@@ -285,9 +285,11 @@ class TrackResponder:
             return
         self._unwatch(fetch)
         fetch.delivery.on_finished = None
+        if fetch.answered:
+            fetch.delivery.fail(self._session, now=now, code=reset)
+            return
         fetch.delivery.cancel(self._session, now=now, code=reset)
-        if not fetch.answered:
-            self._session.reject(request_id, error, reason=reason, now=now)
+        self._session.reject(request_id, error, reason=reason, now=now)
 
     def close(self) -> None:
         """Let go of all stores when the session is over."""

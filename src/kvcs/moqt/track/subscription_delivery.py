@@ -29,7 +29,8 @@ from kvcs.errors import PublishDoneCode, StreamResetCode
 from kvcs.moqt.codepoints import GroupOrder, RangeMarker
 from kvcs.moqt.session.actions import RequestId, StreamId
 from kvcs.moqt.session.session import Session
-from kvcs.moqt.track.delivery import Delivery, DeliveryTerms, OnGap, Rank, transport_priority
+from kvcs.moqt.track.delivery import DeliveryTerms, OnGap, Rank, transport_priority
+from kvcs.moqt.track.fetch_delivery import FetchDelivery
 from kvcs.moqt.track.group import Subgroup
 from kvcs.moqt.track.interval import IntervalSet, to_location, to_position
 from kvcs.moqt.track.store import TrackStore
@@ -106,7 +107,7 @@ class SubscriptionDelivery:
         self.on_ready: Callable[[], None] | None = None
         self.terms = terms
         self.finished = False
-        self.fills: list[Delivery] = []
+        self.fills: list[FetchDelivery] = []
         self._store = store
         self._request_id = request_id
         self._on_gap = on_gap

@@ -1,0 +1,318 @@
+import pytest
+
+from kvcs.errors import StreamResetCode
+from kvcs.moqt.codepoints import GroupOrder, ParameterType, PropertyType, RangeMarker
+from kvcs.moqt.session.events import RequestCancelled
+from kvcs.moqt.track.delivery import DeliveryTerms
+from kvcs.moqt.track.fetch_delivery import FetchDelivery
+from kvcs.moqt.wire.filters import LocationFilter, LocationRange, Range, RangeFilter
+from kvcs.moqt.wire.properties import Properties
+from kvcs.names import Location
+from kvcs.varint import MAX_VI64
+
+DESCENDING = GroupOrder.DESCENDING
+EVEN = RangeFilter(kind=ParameterType.OBJECTID_FILTER, ranges=(Range(0, 0), Range(2, 2)))
+
+
+def cached_site(new_site, *locations, **options):
+    """A cache that knows of two Groups of 2^64 Objects and holds a few."""
+    site = new_site(authoritative=False, **options)
+    for group_id, object_id in locations:
+        site.add(group_id, object_id)
+    site.store.raise_largest(Location(9, MAX_VI64))
+    return site
+
+
+def everything(last_group, last_object=MAX_VI64):
+    return LocationFilter.absolute_range(0, 0, last_group, last_object)
+
+
+# Without gaps.
+
+
+def test_a_complete_track_needs_no_markers(new_site):
+    site = new_site()
+    site.publish(layers=3, blocks=2)
+
+    site.fetch()
+    site.settle()
+
+    assert site.received() == ["0/0 0/1 1/0 1/1 2/0 2/1 FIN"]
+
+
+def test_descending_groups_have_ascending_objects(new_site):
+    site = new_site()
+    site.publish(layers=3, blocks=2)
+
+    site.fetch(group_order=DESCENDING)
+    site.settle()
+
+    assert site.received() == ["2/0 2/1 1/0 1/1 0/0 0/1 FIN"]
+
+
+def test_a_range_is_cut_at_both_ends(new_site):
+    site = new_site()
+    site.publish(layers=4, blocks=3)
+    location_filter = LocationFilter.absolute_range(1, 2, 1, 1)
+
+    site.fetch(location_filter=location_filter)
+    site.fetch(location_filter=location_filter, group_order=DESCENDING)
+    site.settle()
+
+    assert site.received() == ["1/2 2/0 2/1 FIN", "2/0 2/1 1/2 FIN"]
+
+
+def test_a_filter_leaves_out_objects(new_site):
+    site = new_site()
+    site.publish(layers=2, blocks=4)
+
+    site.fetch(range_filters=(EVEN,))
+    site.settle()
+
+    assert site.received() == ["0/0 0/2 1/0 1/2 FIN"]
+
+
+def test_a_range_without_objects_is_an_empty_stream(new_site):
+    site = new_site()
+    site.publish(layers=2, blocks=1)
+
+    site.fetch(location_filter=LocationFilter.absolute_range(0, 1, 0, 5))
+    site.settle()
+
+    assert site.received() == ["FIN"]
+
+
+def test_gaps_of_a_publisher_do_not_exist(new_site):
+    site = new_site()
+    site.add(0, 3)
+    site.add(2**63, 7)
+
+    site.fetch()
+    site.fetch(group_order=DESCENDING)
+    site.settle()
+
+    assert site.received() == [f"0/3 {2**63}/7 FIN", f"{2**63}/7 0/3 FIN"]
+
+
+# Gaps that nobody can fill.
+
+
+def test_what_the_publisher_dropped_is_unknown(new_site):
+    site = new_site()
+    site.publish(layers=4, blocks=2)
+    site.store.drop_group(1)
+    site.store.drop_group(2)
+
+    site.fetch()
+    site.settle()
+
+    assert site.received() == [
+        "0/0 0/1 absent<=0/* unknown<=1/1 absent<=1/* unknown<=2/1 3/0 3/1 FIN"
+    ]
+
+
+def test_unknown_runs_of_any_length_are_one_marker(new_site):
+    site = cached_site(new_site, (0, 0), (5, 5))
+
+    site.fetch(location_filter=everything(8))
+    site.settle()
+
+    assert site.received() == ["0/0 unknown<=5/4 5/5 unknown<=8/* FIN"]
+
+
+def test_unknown_runs_in_descending_order(new_site):
+    site = cached_site(new_site, (0, 0), (5, 5))
+
+    site.fetch(location_filter=everything(8, 7), group_order=DESCENDING)
+    site.settle()
+
+    assert site.received() == ["unknown<=5/4 5/5 unknown<=1/* 0/0 unknown<=0/* FIN"]
+
+
+def test_absent_and_unknown_parts_of_a_gap_are_told_apart(new_site):
+    site = cached_site(new_site, (0, 0))
+    site.store.mark_absent(Location(0, 1), Location(1, 4))
+
+    site.fetch(location_filter=everything(2))
+    site.fetch(location_filter=everything(2), group_order=DESCENDING)
+    site.settle()
+
+    assert site.received() == [
+        "0/0 absent<=1/4 unknown<=2/* FIN",
+        "unknown<=2/* absent<=1/4 unknown<=1/* 0/0 FIN",
+    ]
+
+
+def test_a_filtered_fetch_marks_only_what_is_unknown(new_site):
+    site = cached_site(new_site, (0, 0), (0, 1), (0, 2))
+    site.store.mark_absent(Location(0, 3), Location(1, 4))
+
+    site.fetch(location_filter=everything(2), range_filters=(EVEN,))
+    site.settle()
+
+    assert site.received() == ["0/0 0/2 unknown<=2/* FIN"]
+
+
+# Gaps that somebody may fill.
+
+
+def test_a_gap_is_waited_for(new_site):
+    site = cached_site(new_site, (0, 0), (0, 3), fill_gaps=True)
+    request_id = site.fetch(location_filter=everything(0, 3))
+    site.settle()
+
+    waiting = site.received()
+    site.add(0, 1)
+    site.settle()
+    site.store.mark_absent(Location(0, 2), Location(0, 2))
+    site.settle()
+
+    assert waiting == ["0/0"]
+    assert site.gaps == [(site.deliveries[request_id], Location(0, 1), Location(0, 2))]
+    assert site.received() == ["0/0 0/1 0/3 FIN"]
+
+
+def test_a_gap_over_groups_is_reported_as_it_can_be_fetched(new_site):
+    site = cached_site(new_site, (0, 0), (4, 0), fill_gaps=True)
+
+    site.fetch(location_filter=LocationFilter.absolute_range(0, 1, 5, 6), group_order=DESCENDING)
+    site.settle()
+    for _, start, through in list(site.gaps):
+        site.store.mark_absent(start, through)
+    site.settle()
+    site.store.mark_absent(*site.gaps[1][1:])
+    site.settle()
+
+    assert [gap[1:] for gap in site.gaps] == [
+        (Location(5, 0), Location(5, 6)),
+        (Location(4, 1), Location(4, MAX_VI64)),
+        (Location(0, 1), Location(3, MAX_VI64)),
+    ]
+
+
+def test_a_gap_that_is_given_up_is_marked(new_site):
+    site = cached_site(new_site, (0, 0), (0, 5), fill_gaps=True)
+    site.fetch(location_filter=everything(0, 5))
+    site.settle()
+
+    delivery = site.gaps[0][0]
+    delivery.give_up(Location(0, 1), Location(0, 2))
+    site.settle()
+    delivery.give_up(Location(0, 3), Location(0, 4), RangeMarker.TIMED_OUT)
+    site.settle()
+
+    assert site.received() == ["0/0 unknown<=0/2 late<=0/4 0/5 FIN"]
+
+
+def test_a_deadline_ends_the_waiting(new_site):
+    site = cached_site(new_site, (0, 0), (0, 5), fill_gaps=True)
+    site.fetch(location_filter=everything(0, 6), fill_timeout_ms=3000)
+    site.settle()
+
+    assert site.outbox.next_deadline() == 3.0
+    site.now = 3.0
+    site.settle()
+    assert site.received() == ["0/0 late<=0/4 0/5 late<=0/6 FIN"]
+    assert site.outbox.next_deadline() is None
+
+
+def test_no_time_to_wait_gives_only_what_is_there(new_site):
+    site = cached_site(new_site, (0, 1), fill_gaps=True)
+
+    site.fetch(location_filter=everything(0, 5), fill_timeout_ms=0)
+    site.settle()
+
+    assert site.gaps == []
+    assert site.received() == ["late<=0/0 0/1 late<=0/5 FIN"]
+
+
+def test_a_filtered_fetch_says_timed_out_only_of_what_it_waited_for(new_site):
+    site = cached_site(new_site, (0, 0), (0, 1), fill_gaps=True)
+
+    site.fetch(location_filter=everything(0, 5), fill_timeout_ms=0, range_filters=(EVEN,))
+    site.settle()
+
+    assert site.received() == ["0/0 unknown<=0/1 late<=0/5 FIN"]
+
+
+def test_expired_objects_are_unknown(new_site):
+    properties = Properties.of((PropertyType.MAX_CACHE_DURATION, 1000))
+    site = new_site(authoritative=False, properties=properties)
+    site.add(0, 0)
+    site.now = 0.5
+    site.add(0, 1)
+
+    site.now = 1.2
+    site.fetch()
+    site.settle()
+
+    assert site.received() == ["unknown<=0/0 0/1 FIN"]
+
+
+# The end before the end.
+
+
+def test_cancelling_stops_the_delivery(new_site):
+    site = new_site()
+    site.publish(layers=2, blocks=2)
+    request_id = site.fetch()
+    site.settle(room=2)
+
+    site.subscriber.cancel(request_id, now=0.0)
+    site.settle()
+
+    assert len(site.outbox) == 0
+    assert site.store._watchers == {}
+    assert site.told(RequestCancelled) == []
+
+
+def test_a_refused_stream_stops_the_delivery(new_site):
+    site = new_site()
+    site.publish(layers=2, blocks=2)
+    request_id = site.fetch()
+    site.settle(room=2)
+
+    (stream_id,) = site.streams
+    site.subscriber.stop_stream(stream_id, StreamResetCode.CANCELLED, now=0.0)
+    site.settle()
+
+    assert site.deliveries[request_id].finished
+    assert len(site.outbox) == 0
+
+
+def test_failing_before_any_data_still_opens_the_stream(new_site):
+    site = cached_site(new_site, fill_gaps=True)
+    request_id = site.fetch(location_filter=everything(0, 5))
+
+    site.deliveries[request_id].fail(site.publisher, now=0.0, code=StreamResetCode.MALFORMED_TRACK)
+    site.settle()
+
+    assert site.received() == [f"RESET {StreamResetCode.MALFORMED_TRACK}"]
+
+
+def test_needs_what_is_still_ahead(new_site):
+    site = new_site()
+    site.publish(layers=3, blocks=1)
+    upward = site.fetch(location_filter=everything(2, 0))
+    downward = site.fetch(location_filter=everything(2, 0), group_order=DESCENDING)
+    site.settle(room=4)
+
+    up, down = site.deliveries[upward], site.deliveries[downward]
+    before = [[delivery.needs(group_id) for group_id in range(4)] for delivery in (up, down)]
+    site.settle()
+
+    assert before[0][2:] == [True, False]
+    assert before[1][0]
+    assert not before[1][3]
+    assert not any(delivery.needs(group_id) for delivery in (up, down) for group_id in range(4))
+
+
+def test_a_range_needs_an_end(new_site):
+    site = new_site()
+
+    for location_range in (
+        LocationRange(Location(0, 0)),
+        LocationRange(Location(1, 0), Location(0, 0)),
+    ):
+        with pytest.raises(ValueError, match="range with an end"):
+            FetchDelivery(site.store, 0, DeliveryTerms(location_range=location_range))
