@@ -1,7 +1,8 @@
 """A small model, its cache, and a publisher and consumers on a network in memory."""
 
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import count
 
 import pytest
 
@@ -10,7 +11,7 @@ from kvcs.endpoint.connect import connect
 from kvcs.endpoint.serve import ServeConfig, serve
 from kvcs.kv import Component, Descriptor, Dtype, Layout, ScopeKey
 from kvcs.testing import MemoryNetwork
-from kvcs.transport.interface import ServerTls
+from kvcs.transport.interface import ServerTls, TransportConfig
 
 URL = "moqt://localhost:4433/"
 SCOPE_KEY = ScopeKey(bytes(range(32)))
@@ -25,7 +26,7 @@ class World:
     network: MemoryNetwork
     descriptor: Descriptor
     tokens: list[int]
-    publisher_config: PublisherConfig = field(default_factory=PublisherConfig)
+    filter_ranges: int = 16
 
     @property
     def layout(self):
@@ -65,16 +66,19 @@ class World:
         return bytes(layer.k) == k and bytes(layer.v) == v
 
     @asynccontextmanager
-    async def publisher(self, config=None):
+    async def publisher(self, config=None, *, transport=None):
         """A publisher that consumers connect to directly."""
+        numbers = count()
         publisher = Publisher(
             scope_key=SCOPE_KEY,
             descriptor=self.descriptor,
-            config=config or self.publisher_config,
-            random_bytes=lambda size: bytes(range(size)),
+            config=config or PublisherConfig(),
+            random_bytes=lambda size: next(numbers).to_bytes(size),
         )
         serve_config = ServeConfig(
-            tls=ServerTls(certificate_file="", private_key_file=""), max_filter_ranges=16
+            tls=ServerTls(certificate_file="", private_key_file=""),
+            transport=transport or TransportConfig(),
+            max_filter_ranges=self.filter_ranges,
         )
         async with serve(
             "localhost",
@@ -86,14 +90,13 @@ class World:
             yield publisher
 
     @asynccontextmanager
-    async def consumer(self, config=None, **options):
+    async def consumer(self, config=None, *, scope_key=SCOPE_KEY.octets, **options):
         async with connect(URL, transport=self.network) as connection:
             yield Consumer(
                 connection,
-                scope_key=SCOPE_KEY,
-                descriptor=self.descriptor,
+                scope_key=ScopeKey(scope_key),
                 config=config or ConsumerConfig(),
-                **options,
+                **{"descriptor": self.descriptor, **options},
             )
 
 
@@ -109,6 +112,9 @@ def world():
         kv_heads=2,
         head_dim=8,
     )
-    return lambda **options: World(
-        MemoryNetwork(**options), descriptor, [token * 7 for token in range(5 * BLOCK_TOKENS + 1)]
-    )
+    tokens = [token * 7 for token in range(5 * BLOCK_TOKENS + 1)]
+
+    def make(*, filter_ranges=16, **options):
+        return World(MemoryNetwork(**options), descriptor, tokens, filter_ranges)
+
+    return make

@@ -1,6 +1,30 @@
 import asyncio
+from contextlib import asynccontextmanager
 
-from kvcs.testing import run
+import pytest
+
+from kvcs.client import (
+    BudgetExceeded,
+    ConsumerConfig,
+    Hold,
+    HostMemory,
+    MissingReason,
+    PublisherConfig,
+)
+from kvcs.errors import (
+    ConfigError,
+    DataError,
+    KeyMismatch,
+    LocalProtocolError,
+    RequestRejected,
+    RequestTimedOut,
+)
+from kvcs.kv import Component
+from kvcs.testing import LinkProfile, run
+from kvcs.transport.interface import TransportConfig
+
+LAYERS = 6
+PACE = 0.1
 
 
 async def take(retrieval, world, blocks=None):
@@ -12,53 +36,683 @@ async def take(retrieval, world, blocks=None):
     return layers
 
 
+@asynccontextmanager
+async def published(world, config=None):
+    """A publication of one segment that is complete."""
+    async with world.publisher(config) as publisher, publisher.publication(world.tokens) as it:
+        await world.publish_all(await it.add_segment())
+        await it.complete()
+        yield it
+
+
+async def produce(world, publication, segments, *, pace=PACE):
+    """Publish all layers of all segments, pass by pass, at the pace of an engine."""
+    for segment in segments:
+        for layer_index in range(segment.next_layer, LAYERS):
+            await asyncio.sleep(pace)
+            await world.publish_layer(segment, layer_index)
+    await publication.complete()
+
+
+def assert_whole(verdict, *, layers=LAYERS, blocks):
+    """Everything that was wanted is there, and came exactly once."""
+    assert verdict.complete
+    assert verdict.missing == ()
+    assert verdict.verified == 2 * layers * blocks
+    assert (verdict.duplicate, verdict.rejected, verdict.missing_objects) == (0, {}, 0)
+    assert verdict.verified_prefix_blocks == blocks
+    assert not verdict.authenticated
+
+
+# What everybody does.
+
+
 def test_completed_publication_is_discovered_and_fetched(world):
     async def scenario():
         here = world()
-        async with here.publisher() as publisher, publisher.publication(here.tokens) as publication:
-            await here.publish_all(await publication.add_segment())
-            await publication.complete()
-            async with here.consumer() as consumer:
-                (candidate,) = await consumer.discover(here.tokens)
-                async with consumer.retrieve(candidate, timeout=10) as retrieval:
-                    layers = await take(retrieval, here)
-                verdict = retrieval.verdict
+        async with published(here), here.consumer() as consumer:
+            (candidate,) = await consumer.discover(here.tokens)
+            async with consumer.retrieve(candidate, timeout=10) as retrieval:
+                layers = await take(retrieval, here)
 
         assert candidate.blocks == here.blocks
-        assert layers == list(range(6))
-        assert verdict.complete
-        assert verdict.verified == 2 * 6 * here.blocks
-        assert (verdict.duplicate, verdict.excess, verdict.rejected) == (0, 0, {})
-        assert verdict.verified_prefix_blocks == here.blocks
+        assert layers == list(range(LAYERS))
+        assert_whole(retrieval.verdict, blocks=here.blocks)
+        assert retrieval.verdict.excess == 0
 
     run(scenario())
 
 
-def test_live_join_in_the_middle_brings_every_object_once(world):
+@pytest.mark.parametrize("before", range(LAYERS + 1))
+def test_live_join_brings_every_object_once(world, before):
+    async def scenario():
+        here = world()
+        async with here.publisher() as publisher, publisher.publication(here.tokens) as publication:
+            segment = await publication.add_segment()
+            for layer_index in range(before):
+                await here.publish_layer(segment, layer_index)
+            async with here.consumer() as consumer, asyncio.TaskGroup() as group:
+                (candidate,) = await consumer.discover(here.tokens)
+                async with consumer.retrieve(candidate, timeout=10) as retrieval:
+                    group.create_task(produce(here, publication, [segment]))
+                    layers = await take(retrieval, here)
+            assert await publication.wait_delivered(1.0)
+
+        assert layers == list(range(LAYERS))
+        assert_whole(retrieval.verdict, blocks=here.blocks)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_live_join_survives_streams_that_overtake_each_other(world, seed):
+    async def scenario():
+        here = world(seed=seed, profile=LinkProfile(delay=0.02, reorder=0.3, bandwidth=200_000))
+        async with here.publisher() as publisher, publisher.publication(here.tokens) as publication:
+            segment = await publication.add_segment()
+            for layer_index in range(3):
+                await here.publish_layer(segment, layer_index)
+            async with here.consumer() as consumer, asyncio.TaskGroup() as group:
+                candidate = consumer.candidate(publication.name, here.tokens)
+                group.create_task(produce(here, publication, [segment], pace=0.01))
+                async with consumer.retrieve(candidate, timeout=30) as retrieval:
+                    layers = await take(retrieval, here)
+
+        assert layers == list(range(LAYERS))
+        assert_whole(retrieval.verdict, blocks=here.blocks)
+
+    run(scenario(), seed=seed)
+
+
+def test_first_layer_is_usable_while_later_ones_are_computed(world):
+    async def scenario():
+        here = world()
+        async with here.publisher() as publisher, publisher.publication(here.tokens) as publication:
+            segment = await publication.add_segment()
+            async with here.consumer() as consumer, asyncio.TaskGroup() as group:
+                candidate = consumer.candidate(publication.name, here.tokens)
+                async with consumer.retrieve(candidate, timeout=10) as retrieval:
+                    group.create_task(produce(here, publication, [segment]))
+                    await take(retrieval, here)
+
+        verdict = retrieval.verdict
+        gaps = [
+            later.seconds - earlier.seconds
+            for earlier, later in zip(verdict.arrivals, verdict.arrivals[1:], strict=False)
+        ]
+        assert [arrival.layer_index for arrival in verdict.arrivals] == list(range(LAYERS))
+        assert all(abs(gap - PACE) < PACE / 10 for gap in gaps)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("filter_ranges", [0, 16])
+def test_some_layers_and_first_blocks_are_fetched(world, filter_ranges):
+    async def scenario():
+        here = world(filter_ranges=filter_ranges)
+        async with published(here) as publication, here.consumer() as consumer:
+            candidate = consumer.candidate(publication.name, here.tokens)
+            async with consumer.retrieve(candidate, layers=(1, 2, 4), blocks=2) as retrieval:
+                layers = await take(retrieval, here, blocks=2)
+
+        assert layers == [1, 2, 4]
+        assert_whole(retrieval.verdict, layers=3, blocks=2)
+        # A peer without filters gives the neighbours 1 and 2 whole.
+        excess = 0 if filter_ranges else 2 * 2 * (here.blocks - 2)
+        assert retrieval.verdict.excess == excess
+
+    run(scenario())
+
+
+def test_some_layers_and_first_blocks_of_a_live_publication(world):
     async def scenario():
         here = world()
         async with here.publisher() as publisher, publisher.publication(here.tokens) as publication:
             segment = await publication.add_segment()
             for layer_index in range(3):
                 await here.publish_layer(segment, layer_index)
-
-            async def produce():
-                for layer_index in range(3, 6):
-                    await asyncio.sleep(0.1)
-                    await here.publish_layer(segment, layer_index)
-                await publication.complete()
-
             async with here.consumer() as consumer, asyncio.TaskGroup() as group:
-                (candidate,) = await consumer.discover(here.tokens)
-                async with consumer.retrieve(candidate, timeout=10) as retrieval:
-                    group.create_task(produce())
-                    layers = await take(retrieval, here)
-                verdict = retrieval.verdict
-            assert await publication.wait_delivered(1.0)
+                candidate = consumer.candidate(publication.name, here.tokens)
+                group.create_task(produce(here, publication, [segment]))
+                async with consumer.retrieve(candidate, layers=(2, 3), blocks=3) as retrieval:
+                    layers = await take(retrieval, here, blocks=3)
 
-        assert layers == list(range(6))
-        assert verdict.complete
-        assert verdict.verified == 2 * 6 * here.blocks
-        assert (verdict.duplicate, verdict.excess) == (0, 0)
+        assert layers == [2, 3]
+        assert_whole(retrieval.verdict, layers=2, blocks=3)
 
     run(scenario())
+
+
+def test_jointly_encoded_track_gives_the_same_keys_and_values(world):
+    async def scenario():
+        here = world()
+        config = PublisherConfig(components=(Component.KV,))
+        async with published(here, config) as publication, here.consumer() as consumer:
+            candidate = consumer.candidate(publication.name, here.tokens)
+            async with consumer.retrieve(candidate) as retrieval:
+                layers = await take(retrieval, here)
+
+        assert layers == list(range(LAYERS))
+        assert retrieval.verdict.complete
+        assert retrieval.verdict.verified == LAYERS * here.blocks
+
+    run(scenario())
+
+
+def test_exact_publication_needs_neither_tokens_nor_descriptor(world):
+    async def scenario():
+        here = world()
+        async with published(here) as publication, here.consumer(descriptor=None) as consumer:
+            candidate = consumer.candidate(publication.name.namespace())
+            async with consumer.retrieve(candidate) as retrieval:
+                await take(retrieval, here)
+
+        assert retrieval.manifest.compat == here.descriptor
+        assert_whole(retrieval.verdict, blocks=here.blocks)
+
+    run(scenario())
+
+
+def test_data_goes_into_memory_that_the_caller_provides(world):
+    class Mine(HostMemory):
+        def __init__(self):
+            self.given = {}
+
+        def buffer(self, component, layer_index, size_bytes):
+            memory = super().buffer(component, layer_index, size_bytes)
+            return self.given.setdefault((component, layer_index), memory)
+
+    async def scenario():
+        here = world()
+        memory = Mine()
+        async with published(here) as publication, here.consumer() as consumer:
+            candidate = consumer.candidate(publication.name, here.tokens)
+            async with consumer.retrieve(candidate, memory=memory, layers=[3]) as retrieval:
+                await take(retrieval, here)
+
+        assert set(memory.given) == {(Component.K, 3), (Component.V, 3)}
+        assert memory.given[Component.V, 3] == here.tensor(Component.V, 3)
+
+    run(scenario())
+
+
+def test_one_layer_can_be_awaited_out_of_order(world):
+    async def scenario():
+        here = world()
+        async with published(here) as publication, here.consumer() as consumer:
+            candidate = consumer.candidate(publication.name, here.tokens)
+            async with consumer.retrieve(candidate) as retrieval:
+                layer = await retrieval.layer(4)
+                verdict = await retrieval.finished()
+
+        assert here.is_equal(layer)
+        assert verdict.complete
+
+    run(scenario())
+
+
+# Chunked prefill.
+
+
+@pytest.mark.parametrize("joined", [0, 3, 9])
+def test_prefix_spans_the_segments_of_all_passes(world, joined):
+    async def scenario():
+        here = world()
+        async with here.publisher() as publisher, publisher.publication(here.tokens) as publication:
+            segments = [await publication.add_segment(2), await publication.add_segment(3)]
+            async with here.consumer() as consumer, asyncio.TaskGroup() as group:
+                group.create_task(produce(here, publication, segments))
+                await asyncio.sleep((joined + 0.5) * PACE)
+                (candidate,) = await consumer.discover(here.tokens)
+                async with consumer.retrieve(candidate, timeout=10) as retrieval:
+                    layers = await take(retrieval, here)
+
+        assert candidate.blocks == 2
+        assert layers == list(range(LAYERS))
+        assert_whole(retrieval.verdict, blocks=here.blocks)
+
+    run(scenario())
+
+
+def test_retrieval_waits_for_a_segment_that_is_added_later(world):
+    async def scenario():
+        here = world()
+
+        async def two_passes(publication, first):
+            for layer_index in range(LAYERS):
+                await asyncio.sleep(PACE)
+                await here.publish_layer(first, layer_index)
+            await produce(here, publication, [await publication.add_segment()])
+
+        async with here.publisher() as publisher, publisher.publication(here.tokens) as publication:
+            first = await publication.add_segment(2)
+            async with here.consumer() as consumer, asyncio.TaskGroup() as group:
+                candidate = consumer.candidate(publication.name, here.tokens)
+                group.create_task(two_passes(publication, first))
+                async with consumer.retrieve(candidate, blocks=here.blocks) as retrieval:
+                    layers = await take(retrieval, here)
+
+        assert layers == list(range(LAYERS))
+        assert_whole(retrieval.verdict, blocks=here.blocks)
+
+    run(scenario())
+
+
+def test_blocks_that_the_publication_never_had_are_missing(world):
+    async def scenario():
+        here = world()
+        async with here.publisher() as publisher, publisher.publication(here.tokens) as publication:
+            await here.publish_all(await publication.add_segment(2))
+            await publication.complete()
+            async with here.consumer() as consumer:
+                candidate = consumer.candidate(publication.name, here.tokens)
+                async with consumer.retrieve(candidate, blocks=4, timeout=30) as retrieval:
+                    layers = await take(retrieval, here, blocks=4)
+
+        verdict = retrieval.verdict
+        assert layers == []
+        assert not verdict.complete
+        assert verdict.verified_prefix_blocks == 2
+        assert {(gap.segment, gap.first, gap.end, gap.reason) for gap in verdict.missing} == {
+            (1, 0, 2, MissingReason.NOT_PUBLISHED)
+        }
+        assert verdict.elapsed_s < 5
+
+    run(scenario())
+
+
+def test_shared_prefix_is_found_at_the_anchor_of_the_first_pass(world):
+    async def scenario():
+        here = world()
+        async with here.publisher() as publisher, publisher.publication(here.tokens) as publication:
+            await here.publish_all(await publication.add_segment(2))
+            await here.publish_all(await publication.add_segment(3))
+            await publication.complete()
+            other = [*here.tokens[:12], 1, 2, 3, 4, 5, 6, 7, 8]
+            async with here.consumer() as consumer:
+                (candidate,) = await consumer.discover(other)
+                async with consumer.retrieve(candidate) as retrieval:
+                    layers = await take(retrieval, here, blocks=2)
+
+        assert candidate.blocks == 2
+        assert layers == list(range(LAYERS))
+        assert_whole(retrieval.verdict, blocks=2)
+
+    run(scenario())
+
+
+# Discovery.
+
+
+def test_discovery_of_an_unknown_prompt_finds_nothing_in_bounded_time(world):
+    async def scenario():
+        here = world()
+        async with published(here), here.consumer() as consumer:
+            found = await consumer.discover([5] * 400)
+            elapsed = asyncio.get_running_loop().time()
+
+        assert found == []
+        assert elapsed < 3
+
+    run(scenario())
+
+
+def test_discovery_of_another_scope_finds_nothing(world):
+    async def scenario():
+        here = world()
+        async with published(here) as publication, here.consumer(scope_key=bytes(32)) as stranger:
+            assert await stranger.discover(here.tokens) == []
+            with pytest.raises(KeyMismatch, match="scope"):
+                async with stranger.retrieve(stranger.candidate(publication.name)):
+                    pass
+
+    run(scenario())
+
+
+def test_discovery_prefers_complete_publications_to_those_in_the_making(world):
+    async def scenario():
+        here = world()
+        async with (
+            here.publisher() as publisher,
+            publisher.publication(here.tokens) as first,
+            publisher.publication(here.tokens) as second,
+            publisher.publication(here.tokens) as third,
+        ):
+            await first.add_segment()
+            await here.publish_layer(await second.add_segment(), 0)
+            await here.publish_all(await third.add_segment())
+            await third.complete()
+            async with here.consumer() as consumer:
+                found = await consumer.discover(here.tokens)
+            names = [third.name, second.name, first.name]
+
+        assert [candidate.name for candidate in found] == names
+
+    run(scenario())
+
+
+# What goes wrong.
+
+
+def test_unknown_publication_is_refused(world):
+    async def scenario():
+        here = world()
+        async with published(here) as publication, here.consumer() as consumer:
+            namespace = publication.name.namespace()
+            unknown = type(namespace)((*namespace.fields[:4], b"another publicat"))
+            with pytest.raises(RequestRejected, match="DOES_NOT_EXIST"):
+                async with consumer.retrieve(consumer.candidate(unknown, here.tokens)):
+                    pass
+
+    run(scenario())
+
+
+def test_publication_of_other_tokens_is_refused(world):
+    async def scenario():
+        here = world()
+        async with published(here) as publication, here.consumer() as consumer:
+            candidate = consumer.candidate(publication.name, here.tokens[4:])
+            with pytest.raises(KeyMismatch):
+                async with consumer.retrieve(candidate):
+                    pass
+
+    run(scenario())
+
+
+def test_silent_peer_is_a_timeout(world):
+    async def scenario():
+        here = world()
+        async with published(here) as publication, here.consumer() as consumer:
+            here.network.transports[1].stall()
+            candidate = consumer.candidate(publication.name, here.tokens)
+            with pytest.raises(RequestTimedOut):
+                async with consumer.retrieve(candidate, timeout=3):
+                    pass
+            assert asyncio.get_running_loop().time() < 4
+            here.network.transports[1].resume()
+
+    run(scenario())
+
+
+def test_deadline_gives_a_verdict_and_no_half_layer(world):
+    async def scenario():
+        here = world()
+        async with here.publisher() as publisher, publisher.publication(here.tokens) as publication:
+            segment = await publication.add_segment()
+            for layer_index in range(2):
+                await here.publish_layer(segment, layer_index)
+            async with here.consumer() as consumer:
+                candidate = consumer.candidate(publication.name, here.tokens)
+                async with consumer.retrieve(candidate, timeout=2) as retrieval:
+                    layers = await take(retrieval, here)
+
+        verdict = retrieval.verdict
+        assert layers == [0, 1]
+        assert not verdict.complete
+        assert [(gap.layer, gap.first, gap.end, gap.reason) for gap in verdict.missing] == [
+            (layer_index, 0, here.blocks, MissingReason.DEADLINE) for layer_index in range(2, 6)
+        ]
+        assert verdict.missing_objects == 2 * 4 * here.blocks
+        assert verdict.verified_prefix_blocks == 0
+        assert 2 <= verdict.elapsed_s < 2.1
+
+    run(scenario())
+
+
+def test_abort_ends_the_retrieval_without_end_of_track(world):
+    async def scenario():
+        here = world()
+        async with here.publisher() as publisher, here.consumer() as consumer:
+            publication = publisher.publication(here.tokens)
+            await publication.__aenter__()
+            await here.publish_layer(await publication.add_segment(), 0)
+            candidate = consumer.candidate(publication.name, here.tokens)
+            async with consumer.retrieve(candidate, timeout=20) as retrieval:
+                assert await retrieval.layer(0) is not None
+                error = ZeroDivisionError()
+                await publication.__aexit__(type(error), error, None)
+                verdict = await retrieval.finished()
+
+        assert not verdict.complete
+        assert {gap.layer for gap in verdict.missing} == {1, 2, 3, 4, 5}
+        assert verdict.elapsed_s < 10
+        assert publisher.namespaces() == []
+
+    run(scenario())
+
+
+def test_killed_publisher_is_a_verdict_with_what_was_verified(world):
+    async def scenario():
+        here = world()
+        async with here.publisher() as publisher, publisher.publication(here.tokens) as publication:
+            segment = await publication.add_segment()
+            await here.publish_layer(segment, 0)
+            async with here.consumer() as consumer:
+                candidate = consumer.candidate(publication.name, here.tokens)
+                async with consumer.retrieve(candidate, timeout=60) as retrieval:
+                    assert await retrieval.layer(0) is not None
+                    here.network.transports[1].kill()
+                    assert await retrieval.layer(1) is None
+                    verdict = await retrieval.finished()
+
+        assert not verdict.complete
+        assert {gap.reason for gap in verdict.missing} == {MissingReason.CONNECTION_LOST}
+        assert verdict.error is not None
+        assert verdict.elapsed_s < 15
+
+    run(scenario())
+
+
+def test_stalled_consumer_does_not_stop_the_others(world):
+    async def scenario():
+        here = world()
+        async with here.publisher() as publisher, publisher.publication(here.tokens) as publication:
+            segment = await publication.add_segment()
+            async with (
+                here.consumer() as slow,
+                here.consumer() as consumer,
+                asyncio.TaskGroup() as group,
+            ):
+                candidate = consumer.candidate(publication.name, here.tokens)
+                async with (
+                    slow.retrieve(candidate, timeout=30) as late,
+                    consumer.retrieve(candidate, timeout=30) as retrieval,
+                ):
+                    here.network.transports[0].stall()
+                    group.create_task(produce(here, publication, [segment]))
+                    await take(retrieval, here)
+                    assert_whole(retrieval.verdict, blocks=here.blocks)
+                    here.network.transports[0].resume()
+                    await take(late, here)
+
+        assert_whole(late.verdict, blocks=here.blocks)
+
+    run(scenario())
+
+
+def test_leaving_early_cancels_and_says_so(world):
+    async def scenario():
+        here = world()
+        async with here.publisher() as publisher, publisher.publication(here.tokens) as publication:
+            await here.publish_layer(await publication.add_segment(), 0)
+            async with here.consumer() as consumer:
+                candidate = consumer.candidate(publication.name, here.tokens)
+                async with consumer.retrieve(candidate, timeout=60) as retrieval:
+                    assert await retrieval.layer(0) is not None
+                elapsed = asyncio.get_running_loop().time()
+            await asyncio.sleep(0.1)
+            owed = [d for s in publisher.servings for d in s.deliveries(None)]
+
+        assert elapsed < 5
+        assert not retrieval.verdict.complete
+        assert {gap.reason for gap in retrieval.verdict.missing} == {MissingReason.STOPPED}
+        assert owed == []
+
+    run(scenario())
+
+
+# The publisher's side.
+
+
+def test_publisher_refuses_layers_out_of_order(world):
+    async def scenario():
+        here = world()
+        async with here.publisher() as publisher, publisher.publication(here.tokens) as publication:
+            segment = await publication.add_segment()
+            await here.publish_layer(segment, 0)
+            for layer_index in (0, 2):
+                with pytest.raises(LocalProtocolError, match="next one to publish is 1"):
+                    await here.publish_layer(segment, layer_index)
+            with pytest.raises(LocalProtocolError, match="complete"):
+                await publication.complete()
+            with pytest.raises(DataError):
+                await publication.add_segment(1)
+
+    run(scenario())
+
+
+def test_publisher_at_its_budget_fails_and_loses_nothing(world):
+    async def scenario():
+        here = world()
+        config = PublisherConfig(max_held_bytes=20_000)
+        async with (
+            here.publisher(config) as publisher,
+            here.consumer() as consumer,
+            publisher.publication(here.tokens) as publication,
+        ):
+            segment = await publication.add_segment()
+            with pytest.raises(BudgetExceeded):
+                await here.publish_all(segment)
+            published_layers = segment.next_layer
+            candidate = consumer.candidate(publication.name, here.tokens)
+            layers = range(published_layers)
+            async with consumer.retrieve(candidate, layers=layers, timeout=2) as retrieval:
+                taken = await take(retrieval, here)
+
+        assert 0 < published_layers < LAYERS
+        assert taken == list(range(published_layers))
+
+    run(scenario())
+
+
+def test_publisher_that_holds_nothing_marks_what_is_gone(world):
+    async def scenario():
+        here = world()
+        config = PublisherConfig(hold=Hold.NONE)
+        async with published(here, config) as publication, here.consumer() as consumer:
+            await asyncio.sleep(1)
+            candidate = consumer.candidate(publication.name, here.tokens)
+            async with consumer.retrieve(candidate, timeout=20) as retrieval:
+                layers = await take(retrieval, here)
+
+        assert layers == []
+        assert {gap.reason for gap in retrieval.verdict.missing} == {MissingReason.UNKNOWN}
+        assert retrieval.verdict.elapsed_s < 10
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("hold", [Hold.UNTIL_DELIVERED, Hold.NONE])
+def test_publisher_drops_what_its_subscriber_has(world, hold):
+    async def scenario():
+        here = world()
+        config = PublisherConfig(hold=hold)
+        async with (
+            here.publisher(config) as publisher,
+            publisher.publication(here.tokens) as publication,
+        ):
+            segment = await publication.add_segment()
+            async with here.consumer() as consumer, asyncio.TaskGroup() as group:
+                candidate = consumer.candidate(publication.name, here.tokens)
+                async with consumer.retrieve(candidate, timeout=10) as retrieval:
+                    await asyncio.sleep(PACE)
+                    group.create_task(produce(here, publication, [segment]))
+                    await take(retrieval, here)
+            await asyncio.sleep(1)
+            held = sum(track.store.size_bytes for track in publication.tracks.data_tracks(0))
+
+        assert_whole(retrieval.verdict, blocks=here.blocks)
+        assert held < 3000
+
+    run(scenario())
+
+
+def test_until_delivered_holds_what_nobody_has_yet(world):
+    async def scenario():
+        here = world()
+        config = PublisherConfig(hold=Hold.UNTIL_DELIVERED)
+        async with published(here, config) as publication, here.consumer() as consumer:
+            await asyncio.sleep(1)
+            candidate = consumer.candidate(publication.name, here.tokens)
+            async with consumer.retrieve(candidate) as retrieval:
+                await take(retrieval, here)
+
+        assert_whole(retrieval.verdict, blocks=here.blocks)
+
+    run(scenario())
+
+
+def test_manifest_versions_follow_the_cadence_and_only_the_newest_is_kept(world):
+    async def scenario():
+        here = world()
+        async with here.publisher() as publisher, publisher.publication(here.tokens) as publication:
+            versions = []
+            segment = await publication.add_segment()
+            for layer_index in range(LAYERS):
+                await here.publish_layer(segment, layer_index)
+                versions.append(publication.tracks.manifest_track.store.largest.group_id)
+            await publication.complete()
+            await asyncio.sleep(1)
+            kept = publication.tracks.manifest_track.store.groups()
+
+        # Version 0 lists no layer; then after layers 1, 2, 4 and with the last one.
+        assert versions == [1, 2, 2, 3, 3, 4]
+        assert kept == (4,)
+
+    run(scenario())
+
+
+def test_nobody_to_deliver_to_is_not_a_delivery(world):
+    async def scenario():
+        here = world()
+        async with published(here) as publication:
+            assert not await publication.wait_delivered(1.0)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("bandwidth", "shortest", "longest"), [(2000, 3, 9), (10, 6, 13)])
+def test_slow_subscriber_makes_the_publisher_wait_but_not_for_ever(
+    world, bandwidth, shortest, longest
+):
+    async def scenario():
+        here = world()
+        config = PublisherConfig(max_unsent_bytes=1500, send_timeout=2.0)
+        # The transport takes what it has room for; only what is left in the stores is unsent.
+        transport = TransportConfig(high_water_bytes=500, low_water_bytes=200)
+        async with (
+            here.publisher(config, transport=transport) as publisher,
+            here.consumer() as consumer,
+            publisher.publication(here.tokens) as publication,
+        ):
+            segment = await publication.add_segment()
+            candidate = consumer.candidate(publication.name, here.tokens)
+            async with consumer.retrieve(candidate, timeout=600) as retrieval:
+                await asyncio.sleep(PACE)
+                started = asyncio.get_running_loop().time()
+                here.network.conditions.profile = LinkProfile(bandwidth=bandwidth)
+                await here.publish_all(segment)
+                waited = asyncio.get_running_loop().time() - started
+                here.network.conditions.profile = LinkProfile()
+                await publication.complete()
+                await take(retrieval, here)
+
+        assert shortest < waited < longest
+        assert_whole(retrieval.verdict, blocks=here.blocks)
+
+    run(scenario())
+
+
+def test_consumer_config_refuses_a_priority_that_leaves_no_room_for_the_manifest():
+    with pytest.raises(ConfigError, match="subscriber_priority"):
+        ConsumerConfig(subscriber_priority=0)

@@ -140,7 +140,11 @@ class Publication:
         finally:
             if self._keeper is not None:
                 self._keeper.cancel()
-            await self._group.__aexit__(exc_type, exc, traceback)
+            # The caller's own error is the caller's: it must not come back in a group.
+            if isinstance(exc, asyncio.CancelledError):
+                await self._group.__aexit__(exc_type, exc, traceback)
+            else:
+                await self._group.__aexit__(None, None, None)
 
     # What it is.
 

@@ -110,7 +110,7 @@ class Retrieval:
         self._context: IntakeContext | None = None
         self._segments: list[tuple[WantedSegment, tuple[TrackIntake, ...]]] = []
         self._tracks: dict[TrackIntake, TrackRetrieval] = {}
-        self._given_up: set[TrackIntake] = set()
+        self._given_up: dict[TrackIntake, MissingReason] = {}
         self._manifest: ManifestTrack | None = None
         self._usable: dict[int, Layer] = {}
         self._arrivals: list[LayerArrival] = []
@@ -148,7 +148,11 @@ class Retrieval:
     ) -> None:
         if self._runner is not None and (exc is not None or self._verdict is None):
             self._runner.cancel()
-        await self._group.__aexit__(exc_type, exc, traceback)
+        # The caller's own error is the caller's: it must not come back in a group.
+        if isinstance(exc, asyncio.CancelledError):
+            await self._group.__aexit__(exc_type, exc, traceback)
+        else:
+            await self._group.__aexit__(None, None, None)
 
     async def __aiter__(self) -> AsyncIterator[Layer]:
         """Yield each wanted layer in order, as soon as it is usable; end with the verdict."""
@@ -324,7 +328,8 @@ class Retrieval:
 
     async def _bring(self, track: TrackRetrieval) -> None:
         await track.run()
-        self._given_up.add(track.intake)
+        self._given_up[track.intake] = track.reason
+        self._error = self._error or track.error
         self._signal.set()
 
     async def _watch_idle(self, idle_timeout: float) -> None:
@@ -374,7 +379,7 @@ class Retrieval:
             intake
             for _, intakes in self._segments
             for intake in intakes
-            if intake not in self._tracks and intake not in self._given_up
+            if intake not in self._tracks
         ]
 
     # What is there, and what is not.
@@ -499,9 +504,7 @@ class Retrieval:
         return ranges
 
     def _pending_reason(self, intake: TrackIntake) -> MissingReason:
-        if intake in self._given_up and intake in self._tracks:
-            return self._tracks[intake].reason
-        return self._cause
+        return self._given_up.get(intake, self._cause)
 
 
 def _is_interchangeable(one: Manifest, other: Manifest | None) -> bool:

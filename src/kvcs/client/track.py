@@ -32,7 +32,7 @@ from kvcs.client.recovery import (
 from kvcs.client.request import FetchState, Request
 from kvcs.client.signal import Signal
 from kvcs.client.source import Source
-from kvcs.errors import PublishDoneCode
+from kvcs.errors import KvcsError, PublishDoneCode
 from kvcs.moqt.codepoints import GroupOrder, RangeMarker
 from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.object import Object
@@ -62,12 +62,14 @@ class TrackRetrieval:
     Attributes:
         intake: As given.
         reason: Why the last step brought nothing.
+        error: What ended the session, if that did.
     """
 
     def __init__(
         self, source: Source, intake: TrackIntake, config: ConsumerConfig, *, signal: Signal
     ) -> None:
         self.reason = MissingReason.NOT_PUBLISHED
+        self.error: KvcsError | None = None
         self.intake = intake
         self._source = source
         self._config = config
@@ -186,8 +188,7 @@ class TrackRetrieval:
     def _ended(self, request: Request) -> _Step:
         """Judge a subscription that is over."""
         if request.error is not None:
-            self.reason = MissingReason.CONNECTION_LOST
-            return _Step.GIVE_UP
+            return self._lost(request.error)
         self._is_ended = (
             request.done is not None and request.done.status_code == PublishDoneCode.TRACK_ENDED
         )
@@ -238,8 +239,7 @@ class TrackRetrieval:
         if request.rejected is not None:
             return self._refused(request, subscribing=False)
         if request.error is not None:
-            self.reason = MissingReason.CONNECTION_LOST
-            return _Step.GIVE_UP
+            return self._lost(request.error)
         if self._is_stalled:
             self.reason = MissingReason.STALLED
         elif request.fetch is FetchState.FINISHED and request.end_location is not None:
@@ -250,6 +250,11 @@ class TrackRetrieval:
             for layer_index in range(plan.first_layer, plan.last_layer + 1):
                 self.intake.ledger.mark(layer_index, plan.blocks, BlockState.RESET)
         return _Step.REPEAT
+
+    def _lost(self, error: KvcsError) -> _Step:
+        self.reason = MissingReason.CONNECTION_LOST
+        self.error = error
+        return _Step.GIVE_UP
 
     def _refused(self, request: Request, *, subscribing: bool) -> _Step:
         assert request.rejected is not None
