@@ -17,10 +17,10 @@ no other.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, assert_never
 
-from kvcs.endpoint.answers import Answer, Answers, wait_for
+from kvcs.endpoint.requester import Listener, Requester
 from kvcs.errors import (
     ConnectionLost,
     KvcsError,
@@ -55,9 +55,6 @@ from kvcs.moqt.session.events import (
 )
 from kvcs.moqt.session.session import Session
 from kvcs.moqt.track.outbox import Outbox
-from kvcs.moqt.wire.parameters import NO_PARAMETERS, Parameters
-from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
-from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.transport.interface import (
     Closed,
     Datagram,
@@ -69,8 +66,6 @@ from kvcs.transport.interface import (
 from kvcs.transport.interface import StopSending as StopSendingReceived
 
 __all__ = ("Connection", "Listener")
-
-type Listener = Callable[[Event], None]
 
 #: Requests that are refused at once when nobody listens, instead of timing out at the peer.
 _REQUESTS: Final = (
@@ -88,7 +83,7 @@ _LAST_WORDS: Final = (RequestRejected, RequestCancelled, SubscriptionDrained)
 _logger = logging.getLogger("kvcs.endpoint")
 
 
-class Connection:
+class Connection(Requester):
     """One MOQT session over one Transport.
 
     Attributes:
@@ -115,7 +110,7 @@ class Connection:
                 below, at the transport's high-water mark; only messages can pass that, and
                 more of them than this end the session.
         """
-        self.session = session
+        super().__init__(session)
         self.outbox = Outbox(on_ready=self.wake)
         self.peer = str(transport.peer_address)
         self._transport = transport
@@ -124,19 +119,16 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._listeners: list[Listener] = []
         self._on_closed: list[Callable[[], None]] = []
-        self._by_request: dict[RequestId, Listener] = {}
-        self._answers = Answers()
         self._turn_due = False
         self._is_turning = False
         self._timer: asyncio.TimerHandle | None = None
         self._time_floor = 0.0
         self._is_clean = False
-        self._error: KvcsError | None = None
         self._ready = asyncio.Event()
         self._over = asyncio.Event()
         self._outbox_empty = asyncio.Event()
         self._started_at = self.now
-        self._bytes_in = self._bytes_out = self._requests = 0
+        self._bytes_in = self._bytes_out = 0
         self._is_debug = _logger.isEnabledFor(logging.DEBUG)
 
     def __repr__(self) -> str:
@@ -234,145 +226,6 @@ class Connection:
     def on_closed(self, callback: Callable[[], None]) -> None:
         """Call once when the session is over."""
         self._on_closed.append(callback)
-
-    def on_request(self, request_id: RequestId, listener: Listener) -> None:
-        """Give all events of a request to `listener`, and the end of the session too.
-
-        Ends by itself after RequestRejected, RequestCancelled and SubscriptionDrained.
-        """
-        self._by_request[request_id] = listener
-
-    def forget(self, request_id: RequestId) -> None:
-        """Stop following a request; unknown ones are ignored."""
-        self._by_request.pop(request_id, None)
-
-    # Requests.
-
-    def answer(
-        self, request_id: RequestId, *, timeout: float | None = None
-    ) -> Coroutine[None, None, Answer]:
-        """Await the answer to a request or an update, at once after sending it.
-
-        As in ``await connection.answer(connection.publish_namespace(namespace))``.
-
-        Args:
-            request_id: What the method returned that sent it.
-            timeout: Seconds; None for the session's own request timeout. A request that is
-                given up, also by cancelling this call, is cancelled at the peer.
-
-        Raises:
-            RequestRejected: REQUEST_ERROR, or the request ended before its answer.
-            RequestTimedOut: No answer in time, or the peer's own time ran out.
-            KvcsError: The session ended, with this error.
-        """
-        future = self._answers.expect(request_id)
-        if self._error is not None:
-            self._answers.fail(self._error)
-        return self._await_answer(request_id, future, timeout)
-
-    async def _await_answer(
-        self,
-        request_id: RequestId,
-        future: asyncio.Future[Event | KvcsError],
-        timeout: float | None,  # noqa: ASYNC109 - the public method is not a coroutine function
-    ) -> Answer:
-        try:
-            return await wait_for(future, timeout)
-        except (TimeoutError, asyncio.CancelledError):
-            self.cancel(request_id)
-            raise
-        finally:
-            self._answers.forget(request_id)
-
-    def subscribe(
-        self,
-        track: FullTrackName,
-        parameters: Parameters = NO_PARAMETERS,
-        listener: Listener | None = None,
-    ) -> RequestId:
-        """Send SUBSCRIBE."""
-        return self._sent(self.session.subscribe(track, parameters, now=self.now), listener)
-
-    def fetch(
-        self,
-        track: FullTrackName,
-        parameters: Parameters = NO_PARAMETERS,
-        listener: Listener | None = None,
-    ) -> RequestId:
-        """Send FETCH."""
-        return self._sent(self.session.fetch(track, parameters, now=self.now), listener)
-
-    def track_status(
-        self,
-        track: FullTrackName,
-        parameters: Parameters = NO_PARAMETERS,
-        listener: Listener | None = None,
-    ) -> RequestId:
-        """Send TRACK_STATUS."""
-        return self._sent(self.session.track_status(track, parameters, now=self.now), listener)
-
-    def publish(
-        self,
-        track: FullTrackName,
-        parameters: Parameters = NO_PARAMETERS,
-        listener: Listener | None = None,
-        *,
-        properties: Properties = EMPTY_PROPERTIES,
-    ) -> RequestId:
-        """Send PUBLISH."""
-        request_id = self.session.publish(track, parameters, properties=properties, now=self.now)
-        return self._sent(request_id, listener)
-
-    def publish_namespace(
-        self,
-        namespace: TrackNamespace,
-        parameters: Parameters = NO_PARAMETERS,
-        listener: Listener | None = None,
-    ) -> RequestId:
-        """Send PUBLISH_NAMESPACE."""
-        request_id = self.session.publish_namespace(namespace, parameters, now=self.now)
-        return self._sent(request_id, listener)
-
-    def subscribe_namespace(
-        self,
-        prefix: TrackNamespace,
-        parameters: Parameters = NO_PARAMETERS,
-        listener: Listener | None = None,
-    ) -> RequestId:
-        """Send SUBSCRIBE_NAMESPACE."""
-        request_id = self.session.subscribe_namespace(prefix, parameters, now=self.now)
-        return self._sent(request_id, listener)
-
-    def subscribe_tracks(
-        self,
-        prefix: TrackNamespace,
-        parameters: Parameters = NO_PARAMETERS,
-        listener: Listener | None = None,
-    ) -> RequestId:
-        """Send SUBSCRIBE_TRACKS."""
-        request_id = self.session.subscribe_tracks(prefix, parameters, now=self.now)
-        return self._sent(request_id, listener)
-
-    def update(self, request_id: RequestId, parameters: Parameters) -> RequestId:
-        """Send REQUEST_UPDATE; return the update's own id, for `answer`."""
-        update_id = self.session.update(request_id, parameters, now=self.now)
-        self._answers.note_update(update_id, request_id)
-        self.wake()
-        return update_id
-
-    def cancel(self, request_id: RequestId) -> None:
-        """Cancel a request of ours and stop following it; one that is over is ignored."""
-        self.forget(request_id)
-        if not self.closed and self.session.is_active(request_id):
-            self.session.cancel(request_id, now=self.now)
-            self.wake()
-
-    def _sent(self, request_id: RequestId, listener: Listener | None) -> RequestId:
-        self._requests += 1
-        if listener is not None:
-            self.on_request(request_id, listener)
-        self.wake()
-        return request_id
 
     # The crank.
 
@@ -518,7 +371,7 @@ class Connection:
     def _offer(self, event: Event) -> None:
         """Give an event to the listeners of the connection."""
         is_request = isinstance(event, _REQUESTS)
-        self._requests += is_request
+        self._requests += 1 if is_request else 0
         for listener in tuple(self._listeners):
             listener(event)
         if is_request and not self._listeners:

@@ -114,7 +114,10 @@ class PersistentConnection:
     ) -> None:
         assert self._keeper is not None
         self._keeper.cancel()
-        await self._tasks.__aexit__(error_type, error, traceback)
+        if isinstance(error, asyncio.CancelledError):
+            await self._tasks.__aexit__(error_type, error, traceback)
+        else:  # The group would wrap an error of the block, which is not its own.
+            await self._tasks.__aexit__(None, None, None)
 
     async def connection(self, timeout: float | None = None) -> Connection:  # noqa: ASYNC109
         """Wait for a session that is set up.

@@ -326,6 +326,7 @@ class MemoryNetwork(TransportFactory):
     Attributes:
         conditions: Profile of the links and their chance; the profile may be replaced while
             connections run.
+        client_host: Address that servers see of the clients that connect from now on.
     """
 
     def __init__(self, seed: int = 0, profile: LinkProfile | None = None) -> None:
@@ -336,6 +337,7 @@ class MemoryNetwork(TransportFactory):
             profile: What the links do; None for a fast, faultless link.
         """
         self.conditions = Conditions(seed, profile or LinkProfile())
+        self.client_host = "127.0.0.1"
         self._transports: list[MemoryTransport] = []
         self._listeners: dict[int, MemoryListener] = {}
         self._ports = itertools.count(_FIRST_EPHEMERAL_PORT)
@@ -369,7 +371,7 @@ class MemoryNetwork(TransportFactory):
             raise ConnectFailed(str(address), f"no answer within {config.connect_timeout:g} s")
         if listener.alpn != alpn:
             raise ConnectFailed(str(address), f"the server does not speak {alpn}")
-        client_address = Address("127.0.0.1", next(self._ports))
+        client_address = Address(self.client_host, next(self._ports))
         up = self._wire(config, listener.config, from_client=True)
         down = self._wire(listener.config, config, from_client=False)
         client = MemoryTransport(client_address, config, wires=(up, down))

@@ -1,0 +1,118 @@
+import asyncio
+import random
+
+import pytest
+from tests.unit.endpoint.bench import URL, peers, scenario
+
+from kvcs.endpoint.connect import ConnectConfig
+from kvcs.endpoint.reconnect import Backoff, PersistentConnection
+from kvcs.errors import ConfigError, ConnectFailed
+from kvcs.testing import MemoryNetwork
+from kvcs.transport.interface import TransportConfig
+
+QUICK = ConnectConfig(transport=TransportConfig(connect_timeout=0.5, idle_timeout=2))
+
+
+def persistent(network, **options):
+    return PersistentConnection(URL, QUICK, transport=network, rng=random.Random(1), **options)
+
+
+def test_delays_grow_to_the_cap_and_are_drawn_from_their_upper_half():
+    backoff = Backoff(initial=1, factor=2, maximum=10)
+    rng = random.Random(1)
+
+    delays = [[backoff.delay(failures, rng) for _ in range(50)] for failures in (1, 2, 3, 4, 5, 99)]
+
+    for full, drawn in zip((1, 2, 4, 8, 10, 10), delays, strict=True):
+        assert full / 2 <= min(drawn) < max(drawn) <= full
+
+
+@scenario
+async def test_session_is_there_when_the_server_is():
+    async with peers() as bench, persistent(bench.network) as keeper:
+        connection = await keeper.connection(timeout=5)
+
+        assert connection is keeper.current
+        assert keeper.last_error is None
+        assert keeper.attempts == 1
+
+
+@scenario
+async def test_lost_session_comes_back_and_everybody_is_told():
+    connected = []
+    async with peers() as bench, persistent(bench.network, on_connected=connected.append) as keeper:
+        first = await keeper.connection()
+        bench.network.transports[0].cut()
+        await first.wait_closed()
+        lost = keeper.current
+        second = await keeper.connection(timeout=30)
+
+        assert lost is None
+        assert connected == [first, second]
+        assert not second.closed
+
+
+@scenario
+async def test_session_that_the_server_closes_comes_back():
+    async with peers() as bench, persistent(bench.network) as keeper:
+        first = await keeper.connection()
+        await bench.connections[0].close()
+        await first.wait_closed()
+        second = await keeper.connection(timeout=30)
+
+        assert second is not first
+
+
+@scenario
+async def test_server_that_comes_late_is_found():
+    network = MemoryNetwork()
+    async with persistent(network) as keeper:
+        await asyncio.sleep(60)
+        failed = (keeper.attempts, str(keeper.last_error))
+        async with peers(network=network):
+            connection = await keeper.connection(timeout=30)
+
+            assert not connection.closed
+
+    assert 5 < failed[0] < 15
+    assert "no answer within 0.5 s" in failed[1]
+
+
+@scenario
+async def test_waiting_in_vain_gives_the_last_real_error():
+    async with persistent(MemoryNetwork()) as keeper:
+        with pytest.raises(ConnectFailed, match=r"no answer within 0\.5 s"):
+            await keeper.connection(timeout=5)
+
+
+@scenario
+async def test_waiting_too_short_for_any_error_is_an_error_too():
+    async with persistent(MemoryNetwork()) as keeper:
+        with pytest.raises(ConnectFailed, match=r"no connection within 0\.1 s"):
+            await keeper.connection(timeout=0.1)
+
+
+@scenario
+async def test_end_of_the_block_closes_and_stops():
+    async with peers() as bench:
+        async with persistent(bench.network) as keeper:
+            connection = await keeper.connection()
+
+        await asyncio.sleep(60)
+
+        assert connection.closed
+        assert keeper.current is None
+        assert keeper.attempts == 1
+
+
+@scenario
+async def test_error_inside_the_block_is_not_wrapped():
+    async with peers() as bench:
+        with pytest.raises(ZeroDivisionError):
+            async with persistent(bench.network):
+                raise ZeroDivisionError
+
+
+def test_wrong_url_is_refused_at_once():
+    with pytest.raises(ConfigError):
+        PersistentConnection("nonsense")
