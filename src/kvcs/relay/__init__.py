@@ -1,1 +1,18 @@
-"""kvcs relay."""
+"""A caching relay for MOQT: it moves and keeps Objects without understanding them."""
+
+from kvcs.relay.auth import Access, AccessAction, Authorize, allow_all, deny_all
+from kvcs.relay.config import RelayConfig, RelayLimits
+from kvcs.relay.relay import Relay
+from kvcs.relay.statistics import RelayStatistics
+
+__all__ = (
+    "Access",
+    "AccessAction",
+    "Authorize",
+    "Relay",
+    "RelayConfig",
+    "RelayLimits",
+    "RelayStatistics",
+    "allow_all",
+    "deny_all",
+)

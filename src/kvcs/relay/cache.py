@@ -42,7 +42,7 @@ class Usage(Protocol):
         """Tell whether a current subscriber or fetch has not passed this Group yet."""
         ...
 
-    def sacrifice(self) -> int | None:
+    def sacrifice(self, *, now: float) -> int | None:
         """Name the held Group whose loss hurts least, and prepare to lose it."""
         ...
 
@@ -154,7 +154,7 @@ class Cache:
         if publication.size_bytes > self.capacity_bytes:
             publication.oversized = True
         if self._size_bytes > self.capacity_bytes:
-            self._make_room()
+            self._make_room(now)
 
     def check_complete(self, track: FullTrackName) -> None:
         """See whether a Track became complete; called where that can happen."""
@@ -197,16 +197,12 @@ class Cache:
         publication.size_bytes += grown
         self._size_bytes += grown
 
-    def _make_room(self) -> None:
-        for step in (
-            self._drop_passed_of_oversized,
-            self._drop_idle,
-            self._drop_passed,
-            self._drop_needed,
-        ):
+    def _make_room(self, now: float) -> None:
+        for step in (self._drop_passed_of_oversized, self._drop_idle, self._drop_passed):
             step()
             if self._size_bytes <= self.capacity_bytes:
                 return
+        self._drop_needed(now)
 
     def _drop_passed_of_oversized(self) -> None:
         for publication in self._publications.values():
@@ -228,10 +224,10 @@ class Cache:
             if self._size_bytes <= self.capacity_bytes:
                 return
 
-    def _drop_needed(self) -> None:
+    def _drop_needed(self, now: float) -> None:
         for entry in self._largest_first():
             while self._size_bytes > self.capacity_bytes:
-                group_id = entry.usage.sacrifice()
+                group_id = entry.usage.sacrifice(now=now)
                 if group_id is None:
                     break
                 self._drop(entry, group_id, "needed")

@@ -209,6 +209,10 @@ class Namespaces:
             for route in self._sources.get(namespace.fields[:length], ())
         ]
 
+    def advertisements(self, peer: PeerId) -> int:
+        """Return how many namespaces one session advertises."""
+        return len(self._peers.get(peer, ()))
+
     def advertised_by(self, peer: PeerId) -> list[Route]:
         """Return the advertisements of one session."""
         return list(self._peers.get(peer, ()))

@@ -22,10 +22,11 @@ class Metrics:
         requests_refused: REQUEST_ERRORs sent, by code name.
         objects_in: Objects received from publishers.
         bytes_in: Payload octets received from publishers.
+        bytes_out: Octets of Objects handed to sessions for sending.
         objects_rejected: Objects received and not kept, by reason.
         upstream_subscriptions: Upstream subscriptions that were established.
         upstream_fetches: FETCHes sent to publishers.
-        cache_hits: FETCHes and fills answered without asking a publisher.
+        fetches_served: FETCHes and fills that were begun.
         cache_misses: FETCHes and fills for which a publisher was asked.
         evicted_bytes: Payload octets dropped from the cache, by reason.
         malformed_tracks: Tracks that contradicted themselves.
@@ -37,10 +38,11 @@ class Metrics:
     requests_refused: Counter[str] = field(default_factory=Counter[str])
     objects_in: int = 0
     bytes_in: int = 0
+    bytes_out: int = 0
     objects_rejected: Counter[str] = field(default_factory=Counter[str])
     upstream_subscriptions: int = 0
     upstream_fetches: int = 0
-    cache_hits: int = 0
+    fetches_served: int = 0
     cache_misses: int = 0
     evicted_bytes: Counter[str] = field(default_factory=Counter[str])
     malformed_tracks: int = 0
@@ -60,7 +62,6 @@ class RelayStatistics:
         fetches: FETCHes and fills that the relay serves.
         objects_in: Objects received from publishers.
         bytes_in: Payload octets received from publishers.
-        objects_out: Objects handed to sessions for sending.
         bytes_out: Octets of Objects handed to sessions for sending.
         objects_rejected: Objects received and not kept, by reason.
         upstream_subscriptions: Upstream subscriptions established since the start.
@@ -83,7 +84,6 @@ class RelayStatistics:
     fetches: int
     objects_in: int
     bytes_in: int
-    objects_out: int
     bytes_out: int
     objects_rejected: Mapping[str, int]
     upstream_subscriptions: int

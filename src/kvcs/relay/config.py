@@ -1,0 +1,91 @@
+"""Settings and limits of a relay."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from kvcs.errors import ConfigError
+from kvcs.moqt.session.limits import SessionLimits
+from kvcs.relay.auth import Authorize, deny_all
+from kvcs.transport.interface import ServerTls, TransportConfig
+
+__all__ = ("RelayConfig", "RelayLimits")
+
+_GIB: Final = 2**30
+_MIB: Final = 2**20
+
+# Small rings: what a slow subscriber does not take waits in the cache, once for all.
+_TRANSPORT: Final = TransportConfig(stream_ring_bytes=_MIB, max_data=8 * _MIB)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayLimits:
+    """Bounds on what peers can make a relay hold, and on how long it waits.
+
+    Sizes are octets, durations seconds.
+
+    Attributes:
+        max_sessions: Open sessions; more are closed at once. One costs about 100 KiB idle.
+        max_namespaces: Advertised namespaces of all sessions together.
+        max_namespaces_per_session: PUBLISH_NAMESPACEs of one session; a publisher of KV
+            caches advertises one for each publication that it still serves.
+        max_prefixes_per_session: SUBSCRIBE_NAMESPACEs, and as many SUBSCRIBE_TRACKS, of
+            one session; a consumer probes at most 32 prefixes at once.
+        max_tracks: Tracks with any state. An idle Track costs about 2 KiB.
+        max_fetches_per_session: FETCHes that one session may have under way; fills do not
+            count. Subscriptions are bounded by `SessionLimits.max_requests`.
+        max_rendezvous_timeout: Longest wait for a publisher that a subscriber may ask for.
+        fill_timeout: Wait for a publisher that makes no progress with a FETCH of ours; what
+            it still owes has then timed out.
+        live_wait: Wait for an Object that is under way on the upstream subscription before
+            it is fetched; streams overtake each other, and a fetch would carry it twice.
+        subscription_linger: Time that an upstream subscription outlives its last
+            subscriber, so that a consumer that reconnects finds it running.
+        session: Bounds of each session.
+    """
+
+    max_sessions: int = 1024
+    max_namespaces: int = 50_000
+    max_namespaces_per_session: int = 16_384
+    max_prefixes_per_session: int = 256
+    max_tracks: int = 100_000
+    max_fetches_per_session: int = 64
+    max_rendezvous_timeout: float = 60.0
+    fill_timeout: float = 30.0
+    live_wait: float = 1.0
+    subscription_linger: float = 5.0
+    session: SessionLimits = field(default_factory=SessionLimits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayConfig:
+    """Settings of a relay.
+
+    Attributes:
+        tls: Certificate and key that clients see.
+        host: Address to listen on. A loopback address takes clients of this machine only;
+            any other takes all, on all interfaces.
+        port: UDP port; 0 picks a free one.
+        cache_bytes: Octets of Objects that are kept. At least two of the largest Objects
+            that are accepted must fit; sensible sizes are what the machine can spare.
+        authorize: Decides every request; refuses all unless another policy is chosen.
+        limits: Bounds on what peers can make the relay hold.
+        transport: Settings of the QUIC connections.
+        max_filter_ranges: Ranges of range filters that a subscriber may send per request.
+
+    Raises:
+        ConfigError: `cache_bytes` is too small.
+    """
+
+    tls: ServerTls
+    host: str = "127.0.0.1"
+    port: int = 4433
+    cache_bytes: int = _GIB
+    authorize: Authorize = deny_all
+    limits: RelayLimits = field(default_factory=RelayLimits)
+    transport: TransportConfig = _TRANSPORT
+    max_filter_ranges: int = 16
+
+    def __post_init__(self) -> None:
+        least = 2 * self.limits.session.max_object_bytes
+        if self.cache_bytes < least:
+            raise ConfigError("cache_bytes", f"at least {least}", str(self.cache_bytes))

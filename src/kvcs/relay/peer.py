@@ -1,0 +1,108 @@
+"""One session of a relay, and who listens to which of its requests."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from kvcs.moqt.session.actions import RequestId
+from kvcs.moqt.session.events import Event
+from kvcs.moqt.session.session import Session
+from kvcs.moqt.track.outbox import Outbox
+from kvcs.moqt.track.responder import TrackResponder
+from kvcs.moqt.wire.token import Token
+from kvcs.relay.namespaces import PeerId, Route
+
+__all__ = ("Link", "Listener", "Peer")
+
+type Listener = Callable[[Event, float], None]
+"""Takes an event and the time, monotonic seconds."""
+
+
+class Link(Protocol):
+    """What a relay needs of a connection: `endpoint.Connection`, or less in tests."""
+
+    @property
+    def session(self) -> Session:
+        """The session."""
+        ...
+
+    @property
+    def outbox(self) -> Outbox:
+        """What is to be sent to the peer, ranked."""
+        ...
+
+    @property
+    def now(self) -> float:
+        """Monotonic seconds, for the session's commands."""
+        ...
+
+    def wake(self) -> None:
+        """Note that the session or the outbox has something to send."""
+        ...
+
+
+class Peer:
+    """One session of a relay.
+
+    Attributes:
+        id: Number inside the relay.
+        session: The session.
+        responder: What this peer is served.
+        going_away: The peer sent GOAWAY; it gets no new requests.
+        tokens: Authorization tokens of the peer's SETUP.
+    """
+
+    __slots__ = (
+        "_link",
+        "_listeners",
+        "going_away",
+        "id",
+        "responder",
+        "session",
+        "tokens",
+    )
+
+    def __init__(self, peer_id: PeerId, link: Link, *, max_fetches: int) -> None:
+        self.id = peer_id
+        self.session = link.session
+        self.responder = TrackResponder(link.session, link.outbox, max_fetches=max_fetches)
+        self.going_away = False
+        self.tokens: tuple[Token, ...] = ()
+        self._link = link
+        self._listeners: dict[RequestId, Listener] = {}
+
+    def __repr__(self) -> str:
+        return f"<Peer {self.id} requests={len(self._listeners)}>"
+
+    @property
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return self._link.now
+
+    @property
+    def is_available(self) -> bool:
+        """Whether new requests may go to this peer."""
+        return not self.going_away and not self.session.is_closed
+
+    def route(self, request_id: RequestId) -> Route:
+        """Return the address of one request of this session."""
+        return Route(self.id, request_id)
+
+    def wake(self) -> None:
+        """Have what the session or the outbox holds be sent."""
+        self._link.wake()
+
+    def follow(self, request_id: RequestId, listener: Listener) -> None:
+        """Give all further events of a request to `listener`."""
+        self._listeners[request_id] = listener
+
+    def forget(self, request_id: RequestId) -> None:
+        """Stop following a request; unknown ones are ignored."""
+        self._listeners.pop(request_id, None)
+
+    def listener(self, request_id: RequestId | None) -> Listener | None:
+        """Return who follows a request, or None."""
+        return None if request_id is None else self._listeners.get(request_id)
+
+    def followed(self) -> list[RequestId]:
+        """Return the requests that somebody follows."""
+        return list(self._listeners)

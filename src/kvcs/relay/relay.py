@@ -1,0 +1,152 @@
+"""A caching relay: sessions of `endpoint.serve` around a `RelayCore`.
+
+asyncio begins here: this file accepts connections, gives their events to the core, and
+keeps one timer for everything that the core waits for.
+"""
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self
+
+from kvcs.endpoint.connection import Connection
+from kvcs.endpoint.serve import ServeConfig, Server, serve
+from kvcs.moqt.session.events import Event
+from kvcs.moqt.session.session import Session
+from kvcs.moqt.track.outbox import Outbox
+from kvcs.relay.config import RelayConfig
+from kvcs.relay.core import RelayCore
+from kvcs.relay.statistics import Metrics, RelayStatistics
+from kvcs.transport.interface import Address, TransportFactory
+
+__all__ = ("Relay",)
+
+_logger = logging.getLogger("kvcs.relay")
+
+
+class Relay:
+    """A relay, from ``async with`` to its end.
+
+    Example:
+        ::
+
+            config = RelayConfig(tls=create_dev_certificate(directory).tls, authorize=allow_all)
+            async with Relay(config) as relay:
+                print(relay.address)
+                await asyncio.sleep(60)
+                print(relay.statistics())
+    """
+
+    def __init__(self, config: RelayConfig, *, transport: TransportFactory | None = None) -> None:
+        """Prepare a relay; nothing is opened yet.
+
+        Args:
+            config: Settings.
+            transport: What carries the sessions; None for QUIC.
+        """
+        self._config = config
+        self._transport = transport
+        self._core = RelayCore(
+            cache_bytes=config.cache_bytes,
+            authorize=config.authorize,
+            limits=config.limits,
+            on_deadline=self._set_timer,
+        )
+        self._stack = AsyncExitStack()
+        self._server: Server | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<Relay {self._core!r}>"
+
+    @property
+    def address(self) -> Address:
+        """Where clients connect; the port is the real one when 0 was asked for."""
+        assert self._server is not None, "the relay is open"
+        return self._server.address
+
+    def statistics(self) -> RelayStatistics:
+        """Return a copy of all counters."""
+        return self._core.statistics()
+
+    async def __aenter__(self) -> Self:
+        """Open the port.
+
+        Raises:
+            TransportError: The port cannot be opened, or the certificate cannot be used.
+        """
+        config = self._config
+        self._loop = asyncio.get_running_loop()
+        serve_config = ServeConfig(
+            tls=config.tls,
+            transport=config.transport,
+            limits=config.limits.session,
+            max_connections=config.limits.max_sessions,
+            max_filter_ranges=config.max_filter_ranges,
+        )
+        self._server = await self._stack.enter_async_context(
+            serve(
+                config.host,
+                config.port,
+                self._accept,
+                config=serve_config,
+                transport=self._transport,
+            )
+        )
+        _logger.info("relay listens on %s", self._server.address)
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close all sessions, then the port; bounded in time."""
+        await self._stack.aclose()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._loop = None
+
+    def _accept(self, connection: Connection) -> None:
+        connection.outbox = _CountingOutbox(connection, self._core.metrics)
+        peer = self._core.connect(connection)
+
+        def receive(event: Event) -> None:
+            self._core.receive(peer, event, now=connection.now)
+
+        connection.listen(receive)
+
+    def _set_timer(self) -> None:
+        """Wake up at the earliest deadline."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self._core.next_deadline()
+        if deadline is not None and self._loop is not None:
+            self._timer = self._loop.call_at(deadline, self._advance, deadline)
+
+    def _advance(self, deadline: float) -> None:
+        """Let the core see a deadline; timers may fire a tick early."""
+        self._timer = None
+        assert self._loop is not None, "timers end with the loop"
+        try:
+            self._core.advance(now=max(self._loop.time(), deadline))
+        finally:
+            self._set_timer()
+
+
+class _CountingOutbox(Outbox):
+    """An outbox that counts what leaves the relay."""
+
+    def __init__(self, connection: Connection, metrics: Metrics) -> None:
+        super().__init__(on_ready=connection.wake)
+        self._metrics = metrics
+
+    def send(self, session: Session, *, room: int, now: float) -> int:
+        """Hand Objects to the session, and count their octets."""
+        sent = super().send(session, room=room, now=now)
+        self._metrics.bytes_out += sent
+        return sent

@@ -1,0 +1,491 @@
+"""What the publishers of one Track give: the upstream half of a Track in a relay.
+
+Theory of operation. A `Supply` owns the store, the upstream subscriptions (one for each
+publisher that advertised the namespace; KVCS has one) and the FETCHes under way. It asks
+for no more than `demand` needs, and tells it when there is something new to look at. What
+arrives goes into the store and is counted by the cache, which may drop something else.
+
+A publisher whose Track contradicts itself is asked no more for this Track; what was held
+before stays.
+
+Source: MOQT draft 22, Sections 3.2.3, 7.1 to 7.6 and 12.1.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+from kvcs.errors import (
+    LocalProtocolError,
+    MalformedTrack,
+    PublishDoneCode,
+    RequestErrorCode,
+    StreamResetCode,
+)
+from kvcs.moqt.codepoints import RangeMarker
+from kvcs.moqt.session.actions import RequestId
+from kvcs.moqt.session.events import PublishReceived, RequestAccepted, RequestRejected
+from kvcs.moqt.track.delivery import Delivery
+from kvcs.moqt.track.interval import to_location
+from kvcs.moqt.track.store import TrackStore
+from kvcs.moqt.wire.filters import LocationFilter
+from kvcs.moqt.wire.object import Object
+from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
+from kvcs.names import FullTrackName, Location, TrackNamespace
+from kvcs.relay.cache import Cache
+from kvcs.relay.config import RelayLimits
+from kvcs.relay.gaps import Gaps
+from kvcs.relay.namespaces import PeerId
+from kvcs.relay.peer import Peer
+from kvcs.relay.statistics import Metrics
+from kvcs.relay.upstream import UpstreamFetch, UpstreamState, UpstreamStatus, UpstreamSubscription
+
+__all__ = ("Host", "Supply", "SupplyListener")
+
+# How often gaps are looked at without news: what had arrived may have expired meanwhile.
+_RECHECK: Final = 1.0
+_GONE: Final = "the publisher went away"
+
+
+class Host(Protocol):
+    """What a Track needs of the relay around it."""
+
+    @property
+    def cache(self) -> Cache:
+        """The byte budget that the store belongs to."""
+        ...
+
+    @property
+    def limits(self) -> RelayLimits:
+        """Bounds."""
+        ...
+
+    @property
+    def metrics(self) -> Metrics:
+        """Counters."""
+        ...
+
+    def publishers(self, namespace: TrackNamespace) -> list[Peer]:
+        """Return the peers that advertise a namespace and take requests."""
+        ...
+
+    def refuse(
+        self, peer: Peer, request_id: RequestId, code: int, reason: str, *, now: float
+    ) -> None:
+        """Answer a request with REQUEST_ERROR."""
+        ...
+
+    def schedule(self, deadline: float, alarm: Callable[[float], None]) -> None:
+        """Call `alarm` with the time when `deadline` has passed."""
+        ...
+
+
+class SupplyListener(Protocol):
+    """Who wants the Track: told of what may change an answer."""
+
+    def supply_changed(self, *, now: float) -> None:
+        """Look at everything that waits again."""
+        ...
+
+    def supply_refused(self, code: int, reason: str, *, now: float) -> None:
+        """Note that no upstream subscription can be had."""
+        ...
+
+    def supply_ended(self, code: PublishDoneCode, *, now: float) -> None:
+        """Note that nothing more comes: the last upstream subscription is over."""
+        ...
+
+    def supply_malformed(self, reason: str, *, now: float) -> None:
+        """Note that the Track contradicts itself."""
+        ...
+
+    def probe_refused(
+        self, probe: UpstreamFetch | UpstreamStatus, code: int, reason: str, *, now: float
+    ) -> None:
+        """Note that a publisher did not say more about the Track."""
+        ...
+
+    def probe_answered(self, probe: UpstreamFetch | UpstreamStatus, *, now: float) -> None:
+        """Note that a publisher said how far the Track goes."""
+        ...
+
+
+class Supply:
+    """The publishers of one Track.
+
+    Attributes:
+        name: The Track.
+        store: What is held and known of it.
+        subscriptions: Upstream subscriptions that are not over.
+        gaps: What deliveries wait for.
+    """
+
+    def __init__(self, name: FullTrackName, host: Host, listener: SupplyListener) -> None:
+        self.name = name
+        self.store = TrackStore(name, properties=EMPTY_PROPERTIES, authoritative=False)
+        self.subscriptions: list[UpstreamSubscription] = []
+        self.gaps = Gaps(
+            self.store,
+            self.subscriptions,
+            ask=self._ask,
+            live_wait=host.limits.live_wait,
+            stall_wait=host.limits.fill_timeout,
+        )
+        self._host = host
+        self._listener = listener
+        self._statuses: list[UpstreamStatus] = []
+        self._malformed_at: set[PeerId] = set()
+        self._has_properties = False
+        self._alarm: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<Supply {self.name} {self.subscriptions} {self.gaps.fetches}>"
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is being received."""
+        return not (self.subscriptions or self.gaps.fetches or self._statuses)
+
+    @property
+    def is_established(self) -> bool:
+        """An upstream subscription is Established."""
+        return any(s.state is UpstreamState.ESTABLISHED for s in self.subscriptions)
+
+    @property
+    def is_forwarding(self) -> bool:
+        """Objects come as they are published, so that our Largest Object is current."""
+        return any(s.is_forwarding for s in self.subscriptions)
+
+    def is_pushed_by_others(self, peer_id: PeerId) -> bool:
+        """Tell whether a publisher other than this peer sent PUBLISH, and goes on."""
+        return any(
+            s.pushed and s.peer.id != peer_id and s.state is UpstreamState.ESTABLISHED
+            for s in self.subscriptions
+        )
+
+    def publishers(self) -> list[Peer]:
+        """Return the peers that may be asked for this Track, each once."""
+        pushing = [s.peer for s in self.subscriptions if s.state is UpstreamState.ESTABLISHED]
+        advertising = self._host.publishers(self.name.namespace)
+        peers = {peer.id: peer for peer in (*advertising, *pushing) if peer.is_available}
+        return [peer for peer in peers.values() if peer.id not in self._malformed_at]
+
+    # Subscribing.
+
+    def subscribe(self, *, forward: bool, rendezvous_ms: int, now: float) -> bool:
+        """See to it that there is an upstream subscription, forwarding if need be.
+
+        Returns:
+            False if there is nobody to subscribe to.
+        """
+        if self.is_established:
+            for subscription in self.subscriptions:
+                if forward and subscription.state is UpstreamState.ESTABLISHED:
+                    subscription.resume(now=now)
+            return True
+        if self.subscriptions:
+            # One is Pending, or about to be over; either way there will be news.
+            return True
+        for peer in self.publishers():
+            self._subscribe_to(peer, forward=forward, rendezvous_ms=rendezvous_ms, now=now)
+        return bool(self.subscriptions)
+
+    def publisher_appeared(self, peer: Peer, *, forward: bool, now: float) -> None:
+        """Subscribe at a new publisher too (Section 7.6)."""
+        known = {subscription.peer.id for subscription in self.subscriptions}
+        if peer.id not in known | self._malformed_at:
+            self._subscribe_to(peer, forward=forward, rendezvous_ms=0, now=now)
+
+    def publish(self, peer: Peer, event: PublishReceived, *, now: float) -> None:
+        """Take a PUBLISH that was accepted."""
+        self._learn_properties(event.properties)
+        self.subscriptions.append(UpstreamSubscription.published(self, peer, event))
+        self._host.metrics.upstream_subscriptions += 1
+        self._look_again(now)
+
+    def unsubscribe(self, *, now: float) -> None:
+        """Cancel the subscriptions that we began."""
+        for subscription in tuple(self.subscriptions):
+            if not subscription.pushed:
+                self.subscriptions.remove(subscription)
+                subscription.cancel(StreamResetCode.CANCELLED, now=now)
+
+    def _subscribe_to(self, peer: Peer, *, forward: bool, rendezvous_ms: int, now: float) -> None:
+        try:
+            subscription = UpstreamSubscription.subscribe(
+                self, peer, forward=forward, rendezvous_ms=rendezvous_ms, now=now
+            )
+        except LocalProtocolError:
+            # The session takes no new requests; it is as good as gone.
+            return
+        self.subscriptions.append(subscription)
+
+    # Asking.
+
+    def probe(
+        self, span: tuple[int, int], location_filter: LocationFilter | None, *, now: float
+    ) -> UpstreamFetch | None:
+        """Fetch a range of which the end is not known; None if there is nobody to ask.
+
+        Args:
+            span: First and last position, inclusive.
+            location_filter: How to ask where the range is open.
+            now: Monotonic seconds.
+        """
+        return self._fetch(span, location_filter, now)
+
+    def ask_status(self, *, now: float) -> UpstreamStatus | None:
+        """Send TRACK_STATUS, unless one is under way; None if there is nobody to ask."""
+        if not self._statuses:
+            for peer in self.publishers():
+                try:
+                    self._statuses.append(UpstreamStatus(self, peer, now=now))
+                except LocalProtocolError:
+                    continue
+                break
+        return self._statuses[0] if self._statuses else None
+
+    def _ask(self, start: int, through: int, now: float) -> bool:
+        return self._fetch((start, through), None, now) is not None
+
+    def _fetch(
+        self, span: tuple[int, int], location_filter: LocationFilter | None, now: float
+    ) -> UpstreamFetch | None:
+        for peer in self.publishers():
+            try:
+                fetch = UpstreamFetch.request(
+                    self,
+                    peer,
+                    span,
+                    location_filter=location_filter,
+                    timeout=self._host.limits.fill_timeout,
+                    now=now,
+                )
+            except LocalProtocolError:
+                continue
+            self.gaps.fetches.append(fetch)
+            self._host.metrics.upstream_fetches += 1
+            self._watch_progress(fetch, now)
+            return fetch
+        return None
+
+    def _watch_progress(self, fetch: UpstreamFetch, now: float) -> None:
+        """End a FETCH on which nothing moved for as long as a fill may wait."""
+        position = fetch.position
+
+        def look(now: float) -> None:
+            if fetch not in self.gaps.fetches:
+                return
+            if fetch.position == position:
+                fetch.give_up(now=now)
+            else:
+                self._watch_progress(fetch, now)
+
+        self._host.schedule(now + self._host.limits.fill_timeout, look)
+
+    def sacrifice(self, group_id: int, *, now: float) -> None:
+        """Stop fetching a Group, and what follows it, that nobody waits for right now."""
+        for fetch in tuple(self.gaps.fetches):
+            is_ahead = fetch.end is not None and fetch.position >> 64 >= group_id
+            if is_ahead and not self.gaps.is_awaited(fetch.position, fetch.through, now=now):
+                self.gaps.fetches.remove(fetch)
+                fetch.cancel(StreamResetCode.CANCELLED, now=now)
+
+    # What arrives (Sink).
+
+    def receive_object(
+        self, obj: Object, peer: Peer, *, follows: int | None, fetched: bool, now: float
+    ) -> None:
+        """Take an Object; raises MalformedTrack."""
+        metrics = self._host.metrics
+        metrics.objects_in += 1
+        metrics.bytes_in += len(obj.payload)
+        if peer.id in self._malformed_at:
+            metrics.objects_rejected["malformed"] += 1
+            return
+        if not self.store.add(obj, now=now, follows=follows, fetched=fetched):
+            metrics.objects_rejected["duplicate"] += 1
+            return
+        self._host.cache.grew(self.name, now=now)
+
+    def stream_ended(self, *, now: float) -> None:
+        """Note that a Subgroup stream of a publisher is over."""
+        self._look_again(now)
+
+    def mark_absent(self, start: int, through: int) -> None:
+        """Note that nothing is at these positions, which may be none."""
+        if start <= through:
+            self.store.mark_absent(to_location(start), to_location(through))
+
+    def mark_unknown(self, start: int, through: int, marker: RangeMarker, *, now: float) -> None:
+        """Note that a publisher cannot say what is at these positions."""
+        self.gaps.mark_unknown(start, through, marker, now=now)
+
+    def largest_advertised(self, largest: Location | None) -> None:
+        """Note a LARGEST_OBJECT of a publisher."""
+        if largest is not None:
+            self.store.raise_largest(largest)
+
+    def malformed(self, peer: Peer, error: MalformedTrack, *, now: float) -> None:
+        """Contain a Track that contradicts itself."""
+        if peer.id in self._malformed_at:
+            return
+        self._host.metrics.malformed_tracks += 1
+        self._malformed_at.add(peer.id)
+        for subscription in [s for s in self.subscriptions if s.peer is peer]:
+            self.subscriptions.remove(subscription)
+            subscription.cancel(StreamResetCode.MALFORMED_TRACK, now=now)
+        for fetch in [f for f in self.gaps.fetches if f.peer is peer]:
+            self.gaps.fetches.remove(fetch)
+            fetch.cancel(StreamResetCode.MALFORMED_TRACK, now=now)
+            code = RequestErrorCode.MALFORMED_TRACK
+            self._listener.probe_refused(fetch, code, str(error), now=now)
+        self._listener.supply_malformed(str(error), now=now)
+        self._look_again(now)
+
+    def subscription_established(
+        self, subscription: UpstreamSubscription, properties: Properties, *, now: float
+    ) -> None:
+        """Note that a publisher accepted a subscription."""
+        unknown = properties.unknown_mandatory()
+        if unknown:
+            self.subscriptions.remove(subscription)
+            subscription.cancel(StreamResetCode.CANCELLED, now=now)
+            self._refused(RequestErrorCode.UNSUPPORTED_EXTENSION, _unsupported(unknown), now)
+            return
+        self._host.metrics.upstream_subscriptions += 1
+        self._learn_properties(properties)
+        self._look_again(now)
+
+    def subscription_refused(
+        self, subscription: UpstreamSubscription, rejection: RequestRejected, *, now: float
+    ) -> None:
+        """Note that a publisher refused a subscription."""
+        self.subscriptions.remove(subscription)
+        self._refused(rejection.code, rejection.reason, now)
+
+    def subscription_resumed(self, *, now: float) -> None:
+        """Note that a paused subscription forwards again."""
+        self._look_again(now)
+
+    def subscription_ended(
+        self, subscription: UpstreamSubscription, code: int, *, now: float
+    ) -> None:
+        """Note that nothing more comes on a subscription."""
+        self.subscriptions.remove(subscription)
+        self._host.cache.check_complete(self.name)
+        if not subscription.was_established:
+            self._refused(RequestErrorCode.INTERNAL_ERROR, _GONE, now)
+        elif not self.subscriptions:
+            self._listener.supply_ended(_done_code(code), now=now)
+        self._look_again(now)
+
+    def fetch_answered(self, fetch: UpstreamFetch, properties: Properties, *, now: float) -> None:
+        """Note that FETCH_OK arrived; raises MalformedTrack."""
+        unknown = properties.unknown_mandatory()
+        if unknown:
+            self.gaps.fetches.remove(fetch)
+            fetch.cancel(StreamResetCode.CANCELLED, now=now)
+            code = RequestErrorCode.UNSUPPORTED_EXTENSION
+            self._listener.probe_refused(fetch, code, _unsupported(unknown), now=now)
+            self._look_again(now)
+            return
+        self._learn_properties(properties)
+        if fetch.end is not None:
+            end = to_location(fetch.end)
+            self.store.raise_largest(end)
+            if fetch.end_of_track:
+                try:
+                    self.store.finish_track(end)
+                except MalformedTrack as error:
+                    self.malformed(fetch.peer, error, now=now)
+                    return
+        self._listener.probe_answered(fetch, now=now)
+
+    def fetch_refused(
+        self, fetch: UpstreamFetch, rejection: RequestRejected, *, now: float
+    ) -> None:
+        """Note that a FETCH was refused; nothing more comes of it."""
+        self.gaps.fetches.remove(fetch)
+        self._listener.probe_refused(fetch, rejection.code, rejection.reason, now=now)
+        self.gaps.mark_unknown(fetch.position, fetch.through, RangeMarker.UNKNOWN, now=now)
+        self._look_again(now)
+
+    def fetch_ended(self, fetch: UpstreamFetch, *, now: float) -> None:
+        """Note that nothing more comes on a FETCH."""
+        self.gaps.fetches.remove(fetch)
+        if fetch.end is None:
+            code = RequestErrorCode.INTERNAL_ERROR
+            self._listener.probe_refused(fetch, code, _GONE, now=now)
+        self._host.cache.check_complete(self.name)
+        self._look_again(now)
+
+    def status_answered(
+        self,
+        status: UpstreamStatus,
+        answer: RequestAccepted | RequestRejected | None,
+        *,
+        now: float,
+    ) -> None:
+        """Note the answer to TRACK_STATUS; None if the session ended before."""
+        self._statuses.remove(status)
+        match answer:
+            case RequestAccepted():
+                self._learn_properties(answer.properties)
+                self.largest_advertised(answer.parameters.largest_object)
+                self._listener.probe_answered(status, now=now)
+            case RequestRejected():
+                self._listener.probe_refused(status, answer.code, answer.reason, now=now)
+            case None:
+                code = RequestErrorCode.INTERNAL_ERROR
+                self._listener.probe_refused(status, code, _GONE, now=now)
+        self._look_again(now)
+
+    def _learn_properties(self, properties: Properties) -> None:
+        """Keep the Track Properties; a newer set replaces an older one whole (Section 8.4)."""
+        if properties.raw or not self._has_properties:
+            self.store.properties = properties
+            self._has_properties = True
+
+    def _refused(self, code: int, reason: str, now: float) -> None:
+        if not self.subscriptions:
+            self._listener.supply_refused(code, reason, now=now)
+        self._look_again(now)
+
+    def wait_for(self, owner: Delivery, start: Location, through: Location, *, now: float) -> None:
+        """Have a gap of a delivery filled, or the delivery told that it cannot be."""
+        self.gaps.wait(owner, start, through, now=now)
+        self._rearm(now)
+
+    def _look_again(self, now: float) -> None:
+        self.gaps.reconsider(now=now)
+        self._listener.supply_changed(now=now)
+        self._rearm(now)
+
+    def _rearm(self, now: float) -> None:
+        """See to it that gaps are looked at when something is late, and now and then."""
+        if not len(self.gaps):
+            return
+        deadline = min(self.gaps.next_deadline() or now + _RECHECK, now + _RECHECK)
+        if self._alarm is None or deadline < self._alarm:
+            self._alarm = deadline
+            self._host.schedule(deadline, self._ring)
+
+    def _ring(self, now: float) -> None:
+        if self._alarm is not None and now >= self._alarm:
+            self._alarm = None
+            self.gaps.reconsider(now=now, rewind=True)
+            self._rearm(now)
+
+
+def _unsupported(numbers: Iterable[int]) -> str:
+    return "unknown mandatory Track Property " + ", ".join(f"{number:#x}" for number in numbers)
+
+
+def _done_code(code: int) -> PublishDoneCode:
+    """Return what the end of an upstream subscription means downstream.
+
+    The end of the Track is the same for everybody; everything else concerned our own
+    subscription.
+    """
+    ended = {PublishDoneCode.TRACK_ENDED, PublishDoneCode.EXPIRED, PublishDoneCode.MALFORMED_TRACK}
+    return PublishDoneCode(code) if code in ended else PublishDoneCode.INTERNAL_ERROR

@@ -1,0 +1,61 @@
+"""One Track in a relay: its subscribers, its publishers, and what the cache asks of them."""
+
+from kvcs.names import FullTrackName
+from kvcs.relay.demand import Demand
+from kvcs.relay.supply import Host, Supply
+
+__all__ = ("Track",)
+
+
+class Track:
+    """One Full Track Name.
+
+    Attributes:
+        name: The name.
+        demand: What subscribers want.
+        supply: What publishers give.
+    """
+
+    __slots__ = ("_host", "demand", "name", "supply")
+
+    def __init__(self, name: FullTrackName, host: Host, *, now: float) -> None:
+        self.name = name
+        self.demand = Demand(name, host)
+        self.supply: Supply = self.demand.supply
+        self._host = host
+        host.cache.add(self.supply.store, self, now=now)
+
+    def __repr__(self) -> str:
+        return f"<Track {self.name} {self.demand!r} {self.supply!r}>"
+
+    @property
+    def is_idle(self) -> bool:
+        """Nobody receives this Track, nor is it being received."""
+        return self.supply.is_idle and self.demand.is_idle
+
+    @property
+    def is_forgettable(self) -> bool:
+        """Nothing would be lost with it."""
+        return self.is_idle and not self.supply.store.groups()
+
+    def needs(self, group_id: int) -> bool:
+        """Tell whether a current subscriber or fetch has not passed this Group yet."""
+        return any(delivery.needs(group_id) for delivery in self.demand.deliveries())
+
+    def sacrifice(self, *, now: float) -> int | None:
+        """Name the held Group whose loss hurts least, and stop fetching it.
+
+        That is the last one that is needed, since it is needed last: but not one that a
+        delivery is at, if there is another.
+        """
+        held = self.supply.store.groups()
+        needed = {group_id for group_id in held if self.needs(group_id)}
+        if not needed:
+            return None
+        next_ones = {
+            next((group_id for group_id in held if delivery.needs(group_id)), None)
+            for delivery in self.demand.deliveries()
+        }
+        victim = max(needed - next_ones, default=max(needed))
+        self.supply.sacrifice(victim, now=now)
+        return victim
