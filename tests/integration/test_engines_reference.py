@@ -6,8 +6,12 @@ import pytest
 for _module in ("numpy", "gguf", "tokenizers"):
     pytest.importorskip(_module, reason="the dependency group light is not installed")
 
-from kvcs.engines.checkpoint import bundled_model, load_checkpoint
+import numpy as np
+
+from kvcs.engines.checkpoint import bundled_model, from_bfloat16_bits, load_checkpoint
+from kvcs.engines.file import SAMPLE_CACHE, load_cache
 from kvcs.engines.interface import PassPlan, PrefixLost
+from kvcs.engines.recording import CachePrefix, record_cache
 from kvcs.engines.reference import ReferenceEngine
 from kvcs.kv.identity import Dtype, reusable_blocks
 
@@ -114,4 +118,35 @@ def test_a_cache_in_bfloat16_gives_equal_tokens_under_the_same_split(checkpoint,
     reused = engine.generate(prompt, new_tokens=16, source=prefix)
     computed = engine.generate(prompt, new_tokens=16, plan=PassPlan(split_at=prefix.tokens))
 
+    assert reused.tokens == computed.tokens
+
+
+def test_the_shipped_sample_is_what_this_model_computes(checkpoint):
+    engine = ReferenceEngine(checkpoint, dtype=Dtype.BFLOAT16)
+    sample = load_cache(SAMPLE_CACHE)
+    tokens = engine.tokenize(SAMPLE_CACHE.with_suffix(".txt").read_text(encoding="utf-8"))
+
+    again = record_cache(engine, tokens[:64], block_tokens=64)
+
+    assert sample.tokens == tokens[: len(sample.tokens)]
+    assert engine.descriptor(64) == sample.descriptor
+    for layer_index, pair in again.layers.items():
+        for computed, shipped in zip(pair, sample.layers[layer_index], strict=True):
+            ours, theirs = (
+                from_bfloat16_bits(np.frombuffer(data[: len(computed)], np.uint16))
+                for data in (computed, shipped)
+            )
+            # Sums of another order, as on another processor, differ by a rounding step.
+            np.testing.assert_allclose(ours, theirs, rtol=0.1, atol=0.1)
+
+
+def test_the_shipped_sample_continues_like_the_model_itself(checkpoint):
+    engine = ReferenceEngine(checkpoint, dtype=Dtype.BFLOAT16)
+    text = SAMPLE_CACHE.with_suffix(".txt").read_text(encoding="utf-8")
+    prompt = engine.tokenize(text)[:260]
+
+    reused = engine.generate(prompt, new_tokens=4, source=CachePrefix(load_cache(SAMPLE_CACHE)))
+    computed = engine.generate(prompt, new_tokens=4, plan=PassPlan(split_at=256))
+
+    assert reused.reused_tokens == 256
     assert reused.tokens == computed.tokens

@@ -29,6 +29,7 @@ from kvcs.kv.strict_json import JsonLimits, decode_json, encode_json
 
 __all__ = (
     "MAX_HEADER_BYTES",
+    "SAMPLE_CACHE",
     "CacheFile",
     "LayerTensors",
     "StoredTensor",
@@ -38,6 +39,9 @@ __all__ = (
 )
 
 FORMAT: Final = "1"
+
+# The cache that is shipped, made by examples/make_sample_cache.py; its text lies beside it.
+SAMPLE_CACHE: Final = Path(__file__).parents[1] / "data" / "alice.safetensors"
 
 # A header needs about 100 octets a tensor; this is room for the largest model there can be.
 MAX_HEADER_BYTES: Final = 2**20

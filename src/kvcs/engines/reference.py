@@ -270,7 +270,7 @@ class ReferenceEngine:
         ConfigError: Another dtype.
     """
 
-    name: Final = "reference"
+    name = "reference"
 
     def __init__(self, checkpoint: Checkpoint, *, dtype: Dtype = Dtype.FLOAT32) -> None:
         if dtype not in _DTYPES:

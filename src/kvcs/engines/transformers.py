@@ -159,7 +159,7 @@ class TransformersEngine:
         ConfigError: A layer keeps other state than keys and values of every token.
     """
 
-    name: Final = "transformers"
+    name = "transformers"
 
     def __init__(self, model: PreTrainedModel, tokenizer: Tokenizer) -> None:
         self._model = model

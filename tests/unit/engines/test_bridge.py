@@ -150,19 +150,20 @@ class FakeVerdict:
 
 
 class FakeRetrieval:
-    """Delivers some layers, then ends, fails, or waits for ever."""
+    """Delivers some layers, then ends, fails, or waits for an event."""
 
-    def __init__(self, layers, *, blocks=2, ending=None, verified=0):
+    def __init__(self, layers, *, blocks=2, ending=None, verified=None):
         self._layers = layers
         self._blocks = blocks
         self._ending = ending
-        self.verdict = FakeVerdict(verified)
+        everything = blocks if layers == LAYERS else 0
+        self.verdict = FakeVerdict(everything if verified is None else verified)
 
     async def __aiter__(self):
         for layer in range(self._layers):
             yield FakeLayer(layer, *(rows(layer, c, 0, self._blocks * BLOCK) for c in (0, 1)))
-        if self._ending == "forever":
-            await asyncio.Event().wait()
+        if isinstance(self._ending, asyncio.Event):
+            await self._ending.wait()
         elif self._ending is not None:
             raise self._ending
 
@@ -282,10 +283,35 @@ async def test_a_whole_prefix_is_reused():
     assert generation.failure is None
 
 
-async def test_the_engine_does_not_wait_for_the_end_of_the_retrieval():
-    generation = await streamed(FakeRetrieval(LAYERS, ending="forever"))
+async def test_the_result_waits_for_the_verdict():
+    verdict_is_final = asyncio.Event()
+    engine_is_done = asyncio.Event()
+    loop = asyncio.get_running_loop()
 
-    assert generation.reused_tokens == 8
+    class Done(FakeEngine):
+        def generate(self, tokens, **options):
+            generation = super().generate(tokens, **options)
+            loop.call_soon_threadsafe(engine_is_done.set)
+            return generation
+
+    retrieval = FakeRetrieval(LAYERS, ending=verdict_is_final)
+    generating = asyncio.create_task(
+        generate_streaming(Done(), range(11), retrieval, promise(), new_tokens=1)
+    )
+    await engine_is_done.wait()
+    await asyncio.sleep(0)
+
+    assert not generating.done()
+    verdict_is_final.set()
+
+    assert (await generating).reused_tokens == 8
+
+
+async def test_a_publication_discarded_after_its_use_is_computed_again():
+    generation = await streamed(FakeRetrieval(LAYERS, verified=0))
+
+    assert generation.reused_tokens == 0
+    assert "contradicted" in generation.failure.reason
 
 
 async def test_a_retrieval_that_ends_early_is_computed():
@@ -304,7 +330,7 @@ async def test_a_retrieval_that_fails_is_computed():
 
 
 async def test_a_deadline_that_passes_is_computed():
-    generation = await streamed(FakeRetrieval(0, ending="forever"), wait=0.0)
+    generation = await streamed(FakeRetrieval(0, ending=asyncio.Event()), wait=0.0)
 
     assert generation.reused_tokens == 0
     assert generation.failure.reason == "it did not arrive in time"
@@ -343,7 +369,7 @@ async def test_cancelling_the_generation_stops_the_engine():
         generate_streaming(
             Waiting(),
             range(11),
-            FakeRetrieval(1, ending="forever"),
+            FakeRetrieval(1, ending=asyncio.Event()),
             promise(),
             new_tokens=1,
         )

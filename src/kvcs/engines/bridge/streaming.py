@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Buffer, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from kvcs.engines.bridge.thread import end_task, run_in_engine_thread
@@ -56,7 +56,7 @@ class Outcome(Protocol):
 
     @property
     def verified_prefix_blocks(self) -> int:
-        """Blocks from the start that are verified in every layer."""
+        """Blocks from the start that are verified in every layer; 0 if nothing may be used."""
         ...
 
 
@@ -69,7 +69,7 @@ class LayerRetrieval(Protocol):
 
     @property
     def verdict(self) -> Outcome:
-        """The outcome, once the iteration has ended."""
+        """The outcome, final once the iteration has ended."""
         ...
 
 
@@ -210,7 +210,9 @@ async def generate_streaming(
     """Generate in a thread while the prefix is still arriving, layer by layer.
 
     If the prefix does not arrive, the engine computes what is missing; the tokens are the
-    same, and `Generation.failure` says why.
+    same, and `Generation.failure` says why. The same happens when the publication contradicts
+    itself after the last layer was used: nothing of it may be relied upon, so the verdict is
+    awaited before a result is returned.
 
     Args:
         engine: Engine; busy until this returns.
@@ -226,23 +228,34 @@ async def generate_streaming(
         layers=layout.layers,
         deadline=promise.deadline,
     )
-    feeding = asyncio.create_task(_feed(arrivals, retrieval, promise), name="kvcs-layers")
-    try:
-        generation = await run_in_engine_thread(
+
+    async def run(source: LayerSource | None) -> Generation:
+        return await run_in_engine_thread(
             lambda: engine.generate(
                 tokens,
                 new_tokens=new_tokens,
-                source=arrivals,
+                source=source,
                 plan=plan,
                 should_stop=arrivals.is_stopped,
             ),
             stop=arrivals.stop,
         )
+
+    feeding = asyncio.create_task(_feed(arrivals, retrieval, promise), name="kvcs-layers")
+    try:
+        generation = await run(arrivals)
+        if generation.reused_tokens:
+            # A layer is usable before the manifest that lists its digests has come.
+            await asyncio.wait([feeding], timeout=promise.deadline - time.monotonic())
     finally:
         await end_task(feeding)
     if not feeding.cancelled():
         feeding.result()  # a bug in the feeding is raised, not hidden behind a recomputation
-    return generation
+    verified = retrieval.verdict.verified_prefix_blocks * layout.block_tokens
+    if generation.reused_tokens <= verified:
+        return generation
+    lost = PrefixLost(0, "it was contradicted after it had been used")
+    return replace(await run(None), failure=lost)
 
 
 async def _feed(arrivals: Arrivals, retrieval: LayerRetrieval, promise: Promise) -> None:
