@@ -1,1 +1,1 @@
-"""kvcs moqt.session."""
+"""The MOQT session as a pure state machine; start reading at `session`."""

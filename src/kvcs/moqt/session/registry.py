@@ -9,7 +9,7 @@ __all__ = ("Registry",)
 
 
 class Registry:
-    """Requests that live, and a memory of those that ended abruptly.
+    """Requests that live, and a memory of how others ended.
 
     A request leaves `by_id` when it is over, and `by_stream` when nothing more can come on
     its stream.
@@ -20,14 +20,14 @@ class Registry:
         peer_requests: How many in `by_id` are the peer's.
     """
 
-    __slots__ = ("_cancelled", "_max_cancelled", "_triggers", "by_id", "by_stream", "peer_requests")
+    __slots__ = ("_ended", "_max_ended", "_triggers", "by_id", "by_stream", "peer_requests")
 
-    def __init__(self, max_cancelled: int) -> None:
+    def __init__(self, max_ended: int) -> None:
         self.by_id: dict[RequestId, Request] = {}
         self.by_stream: dict[StreamId, Request] = {}
         self._triggers: dict[RequestId, Request] = {}
-        self._cancelled: dict[RequestId, None] = {}
-        self._max_cancelled = max_cancelled
+        self._ended: dict[RequestId, State] = {}
+        self._max_ended = max_ended
         self.peer_requests = 0
 
     def __repr__(self) -> str:
@@ -61,9 +61,13 @@ class Registry:
             LocalProtocolError: There is no such request.
         """
         request = self.by_id.get(request_id)
-        if request is None and request_id not in self._cancelled:
-            raise LocalProtocolError(f"there is no request {request_id}")
+        if request is None and self._ended.get(request_id) is not State.CANCELLED:
+            raise LocalProtocolError(f"there is no open request {request_id}")
         return request
+
+    def has_ended(self, request_id: RequestId) -> bool:
+        """Tell whether a request is known to be over."""
+        return request_id in self._ended
 
     def triggered_by(self, trigger_id: RequestId) -> Request | None:
         """Return the request that a fetch stream with `trigger_id` belongs to."""
@@ -80,16 +84,12 @@ class Registry:
             self.peer_requests -= not request.is_requester
             for trigger_id in tuple(request.fills):
                 self.drop_trigger(request, trigger_id)
-            if request.state is State.CANCELLED:
-                self._remember(request.request_id)
+            self._ended[request.request_id] = request.state
+            if len(self._ended) > self._max_ended:
+                del self._ended[next(iter(self._ended))]
         self.release_stream(request)
 
     def release_stream(self, request: Request) -> None:
         """Forget the stream of a request once both directions have ended."""
         if not request.can_send and not request.can_receive:
             self.by_stream.pop(request.stream_id, None)
-
-    def _remember(self, request_id: RequestId) -> None:
-        self._cancelled[request_id] = None
-        if len(self._cancelled) > self._max_cancelled:
-            del self._cancelled[next(iter(self._cancelled))]

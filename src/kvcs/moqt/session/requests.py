@@ -303,7 +303,9 @@ class Requests:
     # Ends.
 
     def cancel(self, request_id: RequestId, code: int, *, is_requester: bool) -> None:
-        """End a request abruptly."""
+        """End a request abruptly; one that is over already is left alone."""
+        if self._registry.has_ended(request_id):
+            return
         request = self._registry.find(request_id)
         if request is None:
             return
@@ -373,8 +375,6 @@ class Requests:
             context.stop(request.stream_id, code)
         for timer in (Timer.ANSWER, Timer.UPDATE_ANSWER, Timer.DRAIN):
             context.deadlines.clear(timer, request.request_id)
-        request.updates_sent.clear()
-        request.updates_received.clear()
         self._aliases.release(request)
         self._incoming.stop_all(request, code)
         self._outgoing.reset_all(request, code)

@@ -11,9 +11,9 @@ does wrong never raises here: it ends the session with one `CloseSession` and on
 request or stream that the peer has ended abruptly is ignored, since the event that
 says so may not have been read yet; only opening a stream for it raises.
 
-This file only dispatches. The parts are `setup` (control streams), `requests` and
-`updates` (what all requests share), one file per kind of request, `incoming` and
-`outgoing` (data streams). `state` explains the tables.
+This file is the face; `parts` wires what is behind it: `setup` (control streams),
+`requests` and `updates` (what all requests share), one file per kind of request,
+`incoming` and `outgoing` (data streams). `state` explains the tables.
 
 Source: MOQT draft 22.
 """
@@ -33,45 +33,18 @@ from kvcs.errors import (
 )
 from kvcs.moqt.codepoints import GroupOrder, RangeMarker
 from kvcs.moqt.session.actions import Action, CloseSession, RequestId, StreamId
-from kvcs.moqt.session.aliases import Aliases
-from kvcs.moqt.session.arrivals import Arrivals
 from kvcs.moqt.session.context import Context
 from kvcs.moqt.session.deadlines import Timer
 from kvcs.moqt.session.events import Event, SessionClosed
-from kvcs.moqt.session.fetch import Fetches
-from kvcs.moqt.session.incoming import IncomingStreams
 from kvcs.moqt.session.limits import SessionConfig, Side
-from kvcs.moqt.session.namespace import Namespaces
-from kvcs.moqt.session.outgoing import OutgoingStreams
-from kvcs.moqt.session.publication import Publications
-from kvcs.moqt.session.registry import Registry
-from kvcs.moqt.session.request_streams import Openers, RequestStreams, Routes
-from kvcs.moqt.session.requests import Requests
-from kvcs.moqt.session.setup import ControlStreams
-from kvcs.moqt.session.state import Request, RequestKind, State
-from kvcs.moqt.session.subscription import Subscriptions
-from kvcs.moqt.session.tokens import TokenCache
-from kvcs.moqt.session.track_status import TrackStatuses
-from kvcs.moqt.session.updates import Updates
-from kvcs.moqt.wire.fetch import Fetch, FetchOk
-from kvcs.moqt.wire.goaway import Goaway
-from kvcs.moqt.wire.namespace import (
-    Namespace,
-    NamespaceDone,
-    PublishNamespace,
-    PublishSkipped,
-    SubscribeNamespace,
-    SubscribeTracks,
-)
+from kvcs.moqt.session.parts import Parts
+from kvcs.moqt.session.state import State
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.parameters import NO_PARAMETERS, Parameters
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
-from kvcs.moqt.wire.publish import Publish, PublishDone, PublishStateNotify
-from kvcs.moqt.wire.request import Redirect, RequestError, RequestOk, RequestUpdate
+from kvcs.moqt.wire.request import Redirect
 from kvcs.moqt.wire.setup import SetupOptions
 from kvcs.moqt.wire.subgroup import SubgroupHeader
-from kvcs.moqt.wire.subscribe import Subscribe, SubscribeOk
-from kvcs.moqt.wire.track_status import TrackStatus
 from kvcs.names import FullTrackName, Location, TrackNamespace
 
 __all__ = ("Session",)
@@ -94,33 +67,21 @@ class Session:
     """
 
     def __init__(self, side: Side, config: SessionConfig) -> None:
-        self._context = context = Context(side, config)
         self._closed = False
-        limits = config.limits
-        tokens = TokenCache(config.options.max_auth_token_cache_size)
-        aliases = Aliases(limits.max_tombstones)
-        self._registry = registry = Registry(limits.max_tombstones)
-        self._incoming = incoming = IncomingStreams(context, aliases, registry, self._data_ended)
-        self._outgoing = outgoing = OutgoingStreams(context, registry, self._data_ended)
-        self._requests = requests = Requests(
-            context, registry, tokens, aliases, incoming=incoming, outgoing=outgoing
-        )
-        self._subscriptions = Subscriptions(context, registry, requests, aliases, incoming)
-        self._publications = Publications(
-            context,
-            registry,
-            requests,
-            aliases,
-            incoming=incoming,
-            subscriptions=self._subscriptions,
-        )
-        self._fetches = Fetches(context, registry, requests)
-        self._track_statuses = TrackStatuses(context, requests)
-        self._namespaces = Namespaces(context, registry, requests)
-        self._updates = Updates(context, registry, requests, outgoing, self._namespaces.overlaps)
-        self._control = ControlStreams(context, tokens)
-        streams = RequestStreams(context, registry, requests, self._openers(), self._routes())
-        self._arrivals = Arrivals(context, self._control, streams, incoming, outgoing)
+        self._context = context = Context(side, config)
+        parts = Parts(context)
+        self._registry = parts.registry
+        self._control = parts.control
+        self._arrivals = parts.arrivals
+        self._requests = parts.requests
+        self._updates = parts.updates
+        self._subscriptions = parts.subscriptions
+        self._publications = parts.publications
+        self._fetches = parts.fetches
+        self._track_statuses = parts.track_statuses
+        self._namespaces = parts.namespaces
+        self._incoming = parts.incoming
+        self._outgoing = parts.outgoing
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open" if self._control.is_complete else "setting up"
@@ -496,51 +457,6 @@ class Session:
         self._outgoing.send_datagram(request_id, obj)
 
     # The inside.
-
-    def _openers(self) -> Openers:
-        return {
-            Subscribe: self._subscriptions.receive,
-            Publish: self._publications.receive,
-            Fetch: self._fetches.receive,
-            TrackStatus: self._track_statuses.receive,
-            PublishNamespace: self._namespaces.receive_publish,
-            SubscribeNamespace: self._namespaces.receive_subscribe,
-            SubscribeTracks: self._namespaces.receive_subscribe_tracks,
-        }
-
-    def _routes(self) -> Routes:
-        return {
-            SubscribeOk: self._subscriptions.receive_ok,
-            FetchOk: self._fetches.receive_ok,
-            RequestOk: self._receive_ok,
-            RequestError: self._receive_error,
-            RequestUpdate: self._updates.receive,
-            PublishDone: self._subscriptions.receive_done,
-            PublishStateNotify: self._subscriptions.receive_notify,
-            Namespace: self._namespaces.receive_namespace,
-            NamespaceDone: self._namespaces.receive_namespace_done,
-            PublishSkipped: self._namespaces.receive_skipped,
-            Goaway: self._requests.receive_goaway,
-        }
-
-    def _receive_ok(self, request: Request, message: RequestOk) -> None:
-        # Answers are ordered: the first one is to the request itself.
-        if request.is_requester and request.awaits_answer:
-            self._requests.receive_ok(request, message)
-        else:
-            self._updates.receive_ok(request, message)
-
-    def _receive_error(self, request: Request, message: RequestError) -> None:
-        if request.is_requester and request.awaits_answer:
-            self._requests.receive_error(request, message)
-        else:
-            self._updates.receive_error(request, message)
-
-    def _data_ended(self, request: Request) -> None:
-        if request.kind is RequestKind.FETCH:
-            self._fetches.data_ended(request)
-        else:
-            self._subscriptions.data_ended(request)
 
     def _expire(self) -> None:
         context = self._context

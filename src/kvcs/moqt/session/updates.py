@@ -154,11 +154,11 @@ class Updates:
     def _receive_answer(self, request: Request, step: Input) -> tuple[RequestId, Parameters] | None:
         was_over = request.is_over
         request.advance(step)
-        if was_over:
-            return None
         if not request.updates_sent:
             raise violation(f"{step.name} in {request.kind.name} without an update")
         answered = request.updates_sent.popleft()
+        if was_over:
+            return None
         self._await_answer(request)
         return answered
 
