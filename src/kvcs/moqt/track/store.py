@@ -38,7 +38,7 @@ __all__ = ("OBJECT_OVERHEAD_BYTES", "Absent", "Found", "TrackStore", "Unknown")
 
 # What an Object costs in memory beside payload and properties: the value, its places in the
 # index and the allocator's rounding, measured with small Objects and rounded up.
-OBJECT_OVERHEAD_BYTES: Final = 512
+OBJECT_OVERHEAD_BYTES: Final = 320
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +81,13 @@ class TrackStore:
         self.track = track
         self.properties = properties
         self.authoritative = authoritative
-        self.largest: Location | None = None
         self.end: Location | None = None
         self.size_bytes = 0
         self._index = GroupIndex()
         self._absent = IntervalSet()
         self._never = IntervalSet()
         self._last_position = -1
+        self._largest_position = -1
         self._end_position: int | None = None
         self._normal_objects = 0
         self._watchers: dict[object, Callable[[], None]] = {}
@@ -98,6 +98,12 @@ class TrackStore:
             f"<TrackStore {self.track} groups={len(self._index.held)} bytes={self.size_bytes}"
             f" largest={self.largest} end={self.end}>"
         )
+
+    @property
+    def largest(self) -> Location | None:
+        """Largest Object that was published, as far as is known here (Section 3.1.4)."""
+        position = self._largest_position
+        return None if position < 0 else to_location(position)
 
     @property
     def lifetime(self) -> float | None:
@@ -146,8 +152,8 @@ class TrackStore:
         else:
             self._apply_status(record, obj, position)
         self._last_position = max(self._last_position, position)
-        if not fetched and (self.largest is None or position > to_position(self.largest)):
-            self.largest = obj.location
+        if not fetched and position > self._largest_position:
+            self._largest_position = position
         self._changed(subgroup)
         return True
 
@@ -247,8 +253,9 @@ class TrackStore:
 
     def raise_largest(self, location: Location) -> None:
         """Note a Largest Object that upstream advertised."""
-        if self.largest is None or location > self.largest:
-            self.largest = location
+        position = to_position(location)
+        if position > self._largest_position:
+            self._largest_position = position
             self._changed(None)
 
     def drop_group(self, group_id: int) -> int:
@@ -419,14 +426,16 @@ class TrackStore:
     def _check_duplicate(self, held: Object, obj: Object) -> None:
         if is_duplicate(held, obj):
             return
-        statuses = {held.status, obj.status}
-        if statuses == {ObjectStatus.END_OF_GROUP, ObjectStatus.END_OF_TRACK}:
-            # A relay may turn one into the other: both say that nothing is here.
-            if obj.status is ObjectStatus.END_OF_TRACK and self.end is None:
-                self._end_track(obj.location, to_position(obj.location))
-                self._changed(None)
-            return
-        raise MalformedTrack(f"two different Objects at {obj.location}")
+        # A relay may turn one end into the other: both say that nothing is here.
+        is_end = {held.status, obj.status} == {ObjectStatus.END_OF_GROUP, ObjectStatus.END_OF_TRACK}
+        if not is_end:
+            raise MalformedTrack(f"two different Objects at {obj.location}")
+        if obj.status is ObjectStatus.END_OF_TRACK:
+            position = to_position(obj.location)
+            if self._last_position > position or self._end_position not in (None, position):
+                raise MalformedTrack(f"END_OF_TRACK at {obj.location} contradicts other Objects")
+            self._end_track(obj.location, position)
+            self._changed(None)
 
     def _admit(self, record: GroupRecord | None, obj: Object, position: int) -> bool:
         """Tell whether a new Object is to be taken; raise MalformedTrack if it cannot be."""
@@ -490,10 +499,9 @@ class TrackStore:
         return subgroup
 
     def _apply_status(self, record: GroupRecord, obj: Object, position: int) -> None:
+        self._end_group(record, absent_from=obj.object_id, end_id=obj.object_id)
         if obj.status is ObjectStatus.END_OF_TRACK:
             self._end_track(obj.location, position)
-        else:
-            self._end_group(record, absent_from=obj.object_id, end_id=obj.object_id)
 
     def _end_group(self, record: GroupRecord, *, absent_from: int, end_id: int) -> None:
         record.absent_from = absent_from

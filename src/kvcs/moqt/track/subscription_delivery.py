@@ -121,6 +121,7 @@ class SubscriptionDelivery:
         self._retired: deque[StreamId] = deque()
         self._given_up = IntervalSet()
         self._ending: tuple[PublishDoneCode, str] | None = None
+        self._object_timeout, self._subgroup_timeout = self._timeouts()
         self._skip_present()
         self._unfollow = store.follow(self._store_changed)
 
@@ -161,6 +162,7 @@ class SubscriptionDelivery:
         resumed = terms.forward and not self.terms.forward
         moved = terms.location_range != self.terms.location_range
         self.terms = terms
+        self._object_timeout, self._subgroup_timeout = self._timeouts()
         if resumed:
             self._resume()
         if moved:
@@ -442,24 +444,23 @@ class SubscriptionDelivery:
             cursor.subgroup, previous_id, obj.object_id, now=now
         )
 
+    def _timeouts(self) -> tuple[float, float]:
+        """Return the effective delivery timeouts of Objects and of Subgroups in seconds."""
+        properties, terms = self._store.properties, self.terms
+        return (
+            _shorter(terms.object_timeout, properties.object_delivery_timeout_ms / 1000),
+            _shorter(terms.subgroup_timeout, properties.subgroup_delivery_timeout_ms / 1000),
+        )
+
     def _is_too_late(self, cursor: _Cursor, obj: Object, now: float) -> bool:
         """Tell whether a delivery timeout has passed (Section 5.2)."""
-        properties = self._store.properties
-        object_timeout = _shorter(
-            self.terms.object_timeout, properties.object_delivery_timeout_ms / 1000
-        )
-        subgroup_timeout = _shorter(
-            self.terms.subgroup_timeout, properties.subgroup_delivery_timeout_ms / 1000
-        )
-        received_at = self._store.received_at(obj.group_id, obj.object_id)
         finished_at = cursor.subgroup.finished_at
-        return (
-            object_timeout > 0 and received_at is not None and now > received_at + object_timeout
-        ) or (
-            subgroup_timeout > 0
-            and finished_at is not None
-            and now > finished_at + subgroup_timeout
-        )
+        if self._subgroup_timeout and finished_at is not None:
+            return now > finished_at + self._subgroup_timeout
+        if not self._object_timeout:
+            return False
+        received_at = self._store.received_at(obj.group_id, obj.object_id)
+        return received_at is not None and now > received_at + self._object_timeout
 
     def _send(self, cursor: _Cursor, obj: Object, session: Session, now: float) -> int:
         if obj.subgroup_id is None:
