@@ -38,6 +38,7 @@ from kvcs.relay.namespaces import PeerId
 from kvcs.relay.peer import Peer
 from kvcs.relay.statistics import Metrics
 from kvcs.relay.upstream import UpstreamFetch, UpstreamState, UpstreamStatus, UpstreamSubscription
+from kvcs.varint import MAX_VI64
 
 __all__ = ("Host", "Supply", "SupplyListener")
 
@@ -354,6 +355,7 @@ class Supply:
             return
         self._host.metrics.upstream_subscriptions += 1
         self._learn_properties(properties)
+        self._watch_join_group(subscription, now)
         self._look_again(now)
 
     def subscription_refused(
@@ -367,11 +369,17 @@ class Supply:
         """Note that a paused subscription forwards again."""
         self._look_again(now)
 
+    def subscription_closing(self, subscription: UpstreamSubscription, *, now: float) -> None:
+        """Note that a publisher opens no more streams on a subscription."""
+        self._close_join_group(subscription, now)
+
     def subscription_ended(
-        self, subscription: UpstreamSubscription, code: int, *, now: float
+        self, subscription: UpstreamSubscription, code: int, *, is_whole: bool, now: float
     ) -> None:
         """Note that nothing more comes on a subscription."""
         self.subscriptions.remove(subscription)
+        if is_whole and code == PublishDoneCode.TRACK_ENDED and self.store.largest is not None:
+            self._finish_track(subscription.peer, self.store.largest, now)
         self._host.cache.check_complete(self.name)
         if not subscription.was_established:
             self._refused(RequestErrorCode.INTERNAL_ERROR, _GONE, now)
@@ -393,12 +401,8 @@ class Supply:
         if fetch.end is not None:
             end = to_location(fetch.end)
             self.store.raise_largest(end)
-            if fetch.end_of_track:
-                try:
-                    self.store.finish_track(end)
-                except MalformedTrack as error:
-                    self.malformed(fetch.peer, error, now=now)
-                    return
+            if fetch.end_of_track and not self._finish_track(fetch.peer, end, now):
+                return
         self._listener.probe_answered(fetch, now=now)
 
     def fetch_refused(
@@ -439,6 +443,45 @@ class Supply:
                 code = RequestErrorCode.INTERNAL_ERROR
                 self._listener.probe_refused(status, code, _GONE, now=now)
         self._look_again(now)
+
+    def _finish_track(self, peer: Peer, final: Location, now: float) -> bool:
+        """Note where the Track ends; False if that contradicts what is known."""
+        try:
+            self.store.finish_track(final)
+        except MalformedTrack as error:
+            self.malformed(peer, error, now=now)
+            return False
+        return True
+
+    def _watch_join_group(self, subscription: UpstreamSubscription, now: float) -> None:
+        """Learn where the Group ended in the middle of which a subscription began.
+
+        Its end may have been published before: no FETCH carries it, and without it the
+        Track would never be known to be complete.
+        """
+
+        def look(now: float) -> None:
+            is_open = subscription in self.subscriptions
+            if is_open and not self._close_join_group(subscription, now):
+                self._host.schedule(now + self._host.limits.live_wait, look)
+
+        self._host.schedule(now + self._host.limits.live_wait, look)
+
+    def _close_join_group(self, subscription: UpstreamSubscription, now: float) -> bool:
+        """Fetch the rest of that Group, if it is over; tell whether there is no more to do."""
+        start, largest = subscription.live_from, self.store.largest
+        if start is None or largest is None:
+            return False
+        group_id = start >> 64
+        if not start & MAX_VI64 or self.store.group_end(group_id) is not None:
+            return True
+        if largest.group_id <= group_id or subscription.is_open(group_id):
+            return False
+        last = max((s.largest_id for s in self.store.subgroups(group_id)), default=-1)
+        start = max(start, group_id << 64 | (last + 1))
+        if not any(fetch.covers(start) for fetch in self.gaps.fetches):
+            self._ask(start, start | MAX_VI64, now)
+        return True
 
     def _learn_properties(self, properties: Properties) -> None:
         """Keep the Track Properties; a newer set replaces an older one whole (Section 8.4)."""

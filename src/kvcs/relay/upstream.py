@@ -127,10 +127,21 @@ class Sink(Protocol):
         """Note that a paused subscription forwards again."""
         ...
 
+    def subscription_closing(self, subscription: "UpstreamSubscription", *, now: float) -> None:
+        """Note that a publisher opens no more streams on a subscription."""
+        ...
+
     def subscription_ended(
-        self, subscription: "UpstreamSubscription", code: int, *, now: float
+        self, subscription: "UpstreamSubscription", code: int, *, is_whole: bool, now: float
     ) -> None:
-        """Note that nothing more comes on a subscription."""
+        """Note that nothing more comes on a subscription.
+
+        Args:
+            subscription: The subscription.
+            code: Why it ended, a code of PUBLISH_DONE.
+            is_whole: Everything that was published since it began has arrived.
+            now: Monotonic seconds.
+        """
         ...
 
     def fetch_answered(self, fetch: "UpstreamFetch", properties: Properties, *, now: float) -> None:
@@ -183,6 +194,7 @@ class UpstreamSubscription:
         self._status: int = PublishDoneCode.INTERNAL_ERROR
         self._streams: dict[StreamId, _Stream] = {}
         self._ended_groups = IntervalSet()
+        self._has_lost = False
         peer.follow(request_id, self._receive)
 
     @classmethod
@@ -248,8 +260,11 @@ class UpstreamSubscription:
             case PublishDoneReceived():
                 self.state = UpstreamState.DONE
                 self._status = event.status_code
-            case RequestCancelled() | SubscriptionDrained() | SessionClosed():
-                self._end(now)
+                self._sink.subscription_closing(self, now=now)
+            case SubscriptionDrained():
+                self._end(now, is_whole=event.complete and not self._has_lost)
+            case RequestCancelled() | SessionClosed():
+                self._end(now, is_whole=False)
             case _:
                 self._receive_answer(event, now)
 
@@ -285,6 +300,7 @@ class UpstreamSubscription:
                 case StreamFinished():
                     self._finish(self._close(event.stream_id), now)
                 case StreamAborted():
+                    self._has_lost = True
                     self._close(event.stream_id)
                     self._sink.stream_ended(now=now)
         except MalformedTrack as error:
@@ -330,11 +346,11 @@ class UpstreamSubscription:
         if self.forward and self.live_from is None:
             self.live_from = 0 if largest is None else to_position(largest) + 1
 
-    def _end(self, now: float) -> None:
+    def _end(self, now: float, *, is_whole: bool) -> None:
         self.state = UpstreamState.DONE
         self._streams.clear()
         self.peer.forget(self.request_id)
-        self._sink.subscription_ended(self, self._status, now=now)
+        self._sink.subscription_ended(self, self._status, is_whole=is_whole, now=now)
 
 
 @dataclass(slots=True, eq=False)
@@ -353,8 +369,7 @@ class UpstreamFetch:
         peer: The publisher.
         request_id: The FETCH.
         start: First position that was asked for.
-        through: Last position that was asked for, inclusive; lowered when the publisher
-            says where the range really ends.
+        through: Last position that was asked for, inclusive.
         position: First position that is not accounted for.
         end: Where the range really ends, inclusive; None before FETCH_OK.
         end_of_track: Nothing comes after `end`, ever.
@@ -371,6 +386,12 @@ class UpstreamFetch:
         self.end_of_track = False
         self._sink = sink
         self._finished = False
+        largest = sink.store.largest
+        self._ends_with_group = (
+            self.through & MAX_VI64 == MAX_VI64
+            and largest is not None
+            and to_position(largest) > self.through
+        )
         peer.follow(request_id, self._receive)
 
     @classmethod
@@ -473,7 +494,11 @@ class UpstreamFetch:
         """See whether both FETCH_OK and the end of the stream have come, in any order."""
         if not self._finished or self.end is None:
             return
-        self._account(min(self.end, self.through) + 1)
+        # A range to the end of a Group ends with the last Object there (Section 9.12), unless
+        # it is Largest; so nothing follows in that Group.
+        self._account(
+            self.through + 1 if self._ends_with_group else min(self.end, self.through) + 1
+        )
         self._fail(now, RangeMarker.UNKNOWN)
 
     def _fail(self, now: float, marker: RangeMarker | None = None) -> None:
