@@ -93,6 +93,11 @@ class TrackLedger:
         return self._remaining
 
     @property
+    def wanted(self) -> int:
+        """Wanted Objects, verified or not."""
+        return len(self._rows) * self.blocks
+
+    @property
     def layers(self) -> tuple[int, ...]:
         """Wanted layer indexes, ascending."""
         return tuple(self._rows)

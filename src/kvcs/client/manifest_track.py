@@ -70,6 +70,7 @@ class ManifestTrack:
         self._on_manifest = on_manifest
         self._on_error = on_error
         self._version = -1
+        self._is_stalled = False
         self._error: DataError | None = None
         self._request: Request | None = None
 
@@ -100,16 +101,26 @@ class ManifestTrack:
         self._version = earlier._version  # noqa: SLF001 - of the same class
 
     async def follow(self) -> None:
-        """Take newer versions until no more can come; fetch what a reset stream lost."""
+        """Take newer versions until no more can come; fetch what was lost or stays away."""
         request = self._request
+        fruitless = 0
         while request is not None and not self.is_final:
-            await self._signal.until(lambda: request.is_over or request.aborted_groups)
+            await self._signal.until(
+                lambda: request.is_over or request.aborted_groups or self._is_stalled
+            )
             request.aborted_groups.clear()
+            was_stalled, self._is_stalled = self._is_stalled, False
+            before = self._version
             if request.error is None and not self._is_complete:
                 await self._fetch(LocationFilter.relative_start(1))
-            if request.is_over:
+            fruitless = fruitless + 1 if was_stalled and self._version == before else 0
+            if request.is_over or fruitless >= self._config.max_attempts:
                 self.is_final = True
                 self._signal.set()
+
+    def stall(self) -> None:
+        """Ask for the newest version again: nothing new has come for too long."""
+        self._is_stalled = True
 
     def close(self) -> None:
         """Cancel the subscription unless it is over."""

@@ -339,11 +339,14 @@ class Retrieval:
         while True:
             quiet = loop.time() - self._last_progress
             if quiet < idle_timeout:
-                await asyncio.sleep(idle_timeout - quiet)
+                # Not less than a tick, or rounding could make it look again for ever.
+                await asyncio.sleep(max(idle_timeout - quiet, 0.001))
                 continue
             self._last_progress = loop.time()
             for track in self._tracks.values():
                 track.stall()
+            if self._manifest is not None:
+                self._manifest.stall()
             self._signal.set()
 
     async def _switch(self, source: Source) -> bool:
@@ -464,7 +467,10 @@ class Retrieval:
     def _judge(self) -> Verdict:
         missing = tuple(self._missing())
         unplanned = self.blocks - self._planned_blocks
-        missing_objects = sum(intake.ledger.remaining for intake in self._intakes)
+        missing_objects = sum(
+            intake.ledger.wanted if self._discarded else intake.ledger.remaining
+            for intake in self._intakes
+        )
         ledgers = [[intake.ledger for intake in intakes] for _, intakes in self._segments]
         counters = self._counters
         return Verdict(
@@ -486,6 +492,18 @@ class Retrieval:
 
     def _missing(self) -> list[MissingRange]:
         ranges: list[MissingRange] = []
+        if self._discarded is not None:
+            return [
+                MissingRange(
+                    segment=segment.segment,
+                    layer=layer_index,
+                    first=0,
+                    end=segment.wanted_blocks,
+                    reason=MissingReason.DISCARDED,
+                )
+                for segment, _ in self._segments
+                for layer_index in self._layers
+            ]
         for segment, intakes in self._segments:
             pending = [self._pending_reason(intake) for intake in intakes]
             ledgers = [intake.ledger for intake in intakes]
