@@ -175,9 +175,9 @@ def verify_payload(payload: bytes | memoryview, expectation: Expectation) -> mem
     header = PayloadHeader.decode(payload)
     if header.place != expectation.place:
         raise _misplaced(header.place, expectation.place)
-    if len(payload) != HEADER_BYTES + header.data_length:
-        expected = HEADER_BYTES + header.data_length
-        raise _refused(IntegrityReason.PAYLOAD_LENGTH, expected, len(payload))
+    payload_length = HEADER_BYTES + header.data_length
+    if len(payload) != payload_length:
+        raise _refused(IntegrityReason.PAYLOAD_LENGTH, payload_length, len(payload))
     if expectation.data_bytes not in (None, header.data_length):
         raise _refused(IntegrityReason.DATA_LENGTH, expectation.data_bytes, header.data_length)
     if expectation.digest not in (None, header.digest):

@@ -8,9 +8,11 @@ another seed of `hash` each time, shows that nothing of one process is in them.
 import hashlib
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import kvcs
 from kvcs.errors import ConfigError, DataError
 from kvcs.kv import (
     KVSP_PROVISIONAL,
@@ -214,3 +216,11 @@ def test_a_scope_key_never_shows_itself():
 
 def test_a_scope_key_of_the_same_octets_is_the_same():
     assert ScopeKey(SECRET) == ScopeKey(bytes(SECRET))
+
+
+def test_identifiers_are_computed_in_one_place():
+    source = Path(kvcs.__file__).parent
+
+    users = [path.name for path in source.rglob("*.py") if b"KVSP-BLOCK-1" in path.read_bytes()]
+
+    assert users == ["identity.py"]

@@ -344,6 +344,17 @@ def test_every_limit_holds(limits, reason, members):
         parse_manifest(text(members), limits)
 
 
+def test_the_default_limits_are_those_of_the_documentation():
+    assert ManifestLimits() == ManifestLimits(
+        max_bytes=16_777_216,
+        max_depth=16,
+        max_values=262_144,
+        max_segments=4096,
+        max_tracks=32,
+        max_blocks=1_048_576,
+    )
+
+
 def test_a_manifest_at_its_limits_passes(members):
     data = text(members)
     limits = ManifestLimits(
