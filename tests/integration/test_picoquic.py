@@ -182,6 +182,19 @@ async def test_writer_is_called_when_there_is_room_again(network):
     await server.until(lambda ear: ear.finished(2, 6, 10, 14))
 
 
+async def test_answer_on_a_stream_that_nobody_ranked_overtakes_data(network):
+    client, server = await network.pair()
+
+    client.transport.write(0, b"question")
+    await server.until(lambda ear: ear.of(0))
+    server.transport.set_priority(3, 4)
+    server.transport.write(3, bytes(16 * MIB), fin=True)
+    server.transport.write(0, b"answer", fin=True)
+    await client.until(lambda ear: ear.finished(0, 3))
+
+    assert [e.stream_id for e in client.events if isinstance(e, StreamData) and e.fin] == [0, 3]
+
+
 async def test_reset_and_stop_sending_carry_their_codes(network):
     client, server = await network.pair()
 

@@ -121,6 +121,8 @@ class TransportConfig:
         stream_ring_bytes: Bytes of one stream that may wait in the library for the network.
         high_water_bytes: `Transport.room` is counted from here.
         low_water_bytes: The writer is called again when the queue falls below.
+        default_priority: Rank of streams that nobody ranked: those that the peer opened and
+            that are answered. Ahead of data, or answers would starve behind it.
     """
 
     congestion_control: str = "newreno"
@@ -134,6 +136,7 @@ class TransportConfig:
     stream_ring_bytes: int = 4 * _MIB
     high_water_bytes: int = 4 * _MIB
     low_water_bytes: int = 2 * _MIB
+    default_priority: int = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -409,4 +409,4 @@ class MemoryNetwork(TransportFactory):
         self, sender: TransportConfig, receiver: TransportConfig, *, from_client: bool
     ) -> Wire:
         credit = Credit(receiver, is_client=from_client)
-        return Wire(self.conditions, ring_bytes=sender.stream_ring_bytes, credit=credit)
+        return Wire(self.conditions, sender, credit=credit)

@@ -26,7 +26,6 @@ from kvcs.transport.interface import (
 __all__ = ("Conditions", "Credit", "LinkProfile", "Ring", "Rings", "Timers", "Wire")
 
 _SEGMENT_BYTES: Final = 64 * 1024
-_DEFAULT_PRIORITY: Final = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,9 +237,9 @@ class Wire:
         on_empty: Called when the last event under way has arrived.
     """
 
-    def __init__(self, conditions: Conditions, *, ring_bytes: int, credit: Credit) -> None:
+    def __init__(self, conditions: Conditions, sender: TransportConfig, *, credit: Credit) -> None:
         """Create a wire; both ends set their callbacks."""
-        self.rings = Rings(ring_bytes, conditions)
+        self.rings = Rings(sender.stream_ring_bytes, conditions)
         self.credit = credit
         self.bytes_sent = 0
         self.on_sent: Callable[[], None] = _unset
@@ -248,6 +247,7 @@ class Wire:
         self.on_empty: Callable[[], None] = _unset
         self._conditions = conditions
         self._timers = Timers()
+        self._default_priority = sender.default_priority
         self._priorities: dict[int, int] = {}
         self._turns: dict[int, int] = {}
         self._order = itertools.count()
@@ -339,7 +339,7 @@ class Wire:
         """Most urgent stream with bytes and credit; equals take turns."""
         ready = (
             (
-                self._priorities.get(stream_id, _DEFAULT_PRIORITY),
+                self._priorities.get(stream_id, self._default_priority),
                 self._turns.get(stream_id, 0),
                 stream_id,
             )

@@ -223,9 +223,11 @@ class _ServerEngine(QuicEngine):
         self.events_routed = 0
         self.event_type = -1
 
-    def open(self, port: int) -> None:
+    def open(self, port: int, default_priority: int) -> None:
         """Start the context; the library's own ``serve`` would watch the eventfd itself."""
         self._start_transport(port=port)
+        assert self._transport is not None, "the context has started"
+        self._transport.set_default_stream_priority(default_priority)
 
     def route_event(self, ev: Sequence[int]) -> None:
         self.events_routed += 1
@@ -276,7 +278,7 @@ class PicoquicListener(Listener):
         self._ready: list[QuicTransport] = []
         self._taken = 0
         self._engine = _ServerEngine(quic_config, self._create_peer)
-        self._engine.open(address.port)
+        self._engine.open(address.port, config.default_priority)
         self._pump = Pump(self._engine.eventfd, self._turn, self._waits)
 
     def __repr__(self) -> str:
@@ -449,6 +451,7 @@ def _start_client(
     quic = _ClientQuic(configuration=quic_config)
     try:
         quic.connect((peer.host, peer.port))
+        quic.set_default_stream_priority(config.default_priority)
     except (OSError, RuntimeError, ValueError) as error:
         quic.stop()
         raise ConnectFailed(str(address), str(error)) from error

@@ -68,10 +68,15 @@ class Pump:
         self._run()
 
     def _run(self) -> None:
-        moved = self._turn()
-        if self._stopped:
-            return
-        busy = moved >= _BUSY_BYTES
+        moved = 0
+        try:
+            moved = self._turn()
+        finally:
+            if not self._stopped:
+                self._schedule(busy=moved >= _BUSY_BYTES)
+
+    def _schedule(self, *, busy: bool) -> None:
+        """Choose how the next look comes about."""
         self._read(on=not busy)
         if busy:
             self._interval = _BUSY_INTERVAL

@@ -33,6 +33,8 @@ _CLOSE_WAIT: Final = 2.0
 #: Looks in a row without bytes in transit that mean that everything has arrived; a snapshot
 #: that is asked for at one look is there at the next.
 _QUIET_LOOKS: Final = 3
+#: Finished streams after which those are forgotten that the peer has acknowledged.
+_MANY_STREAMS: Final = 1024
 #: Seconds without progress after which a blocked send queue is reported once.
 _STALL_WARNING: Final = 5.0
 
@@ -238,7 +240,7 @@ class QuicTransport(Transport):
         if self._above_low_water and self.queued_bytes < self.config.low_water_bytes:
             self._above_low_water = False
             self._on_writable()
-        if self._finished:
+        if self._closing is not None or len(self._finished) > _MANY_STREAMS:
             self._finished = {s for s in self._finished if not self._library.is_acknowledged(s)}
         if self._closing is not None and not self._close_sent and self._is_flushed():
             self._send_close()

@@ -122,6 +122,19 @@ async def test_urgent_stream_overtakes_one_that_is_queued():
 
 
 @scenario
+async def test_answer_on_a_stream_that_nobody_ranked_overtakes_data():
+    client, server = await pair(MemoryNetwork(1, LinkProfile(bandwidth=1_000_000)))
+    ear = Ear(client)
+
+    server.set_priority(3, 4)
+    server.write(3, bytes(1_000_000), fin=True)
+    server.write(0, b"answer", fin=True)
+    await asyncio.sleep(10)
+
+    assert [e.stream_id for e in ear.events if e.fin] == [0, 3]
+
+
+@scenario
 async def test_queue_beyond_ring_waits_and_reports_room_and_writable():
     config = TransportConfig(
         stream_ring_bytes=256 * KIB, high_water_bytes=1024 * KIB, low_water_bytes=512 * KIB
