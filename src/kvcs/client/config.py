@@ -122,3 +122,8 @@ class ConsumerConfig:
     def __post_init__(self) -> None:
         if not 1 <= self.subscriber_priority <= 255:
             raise ConfigError("subscriber_priority", "1..255", str(self.subscriber_priority))
+
+    def pause(self, failures: int) -> float:
+        """Return the seconds to wait after so many fruitless requests in a row."""
+        pause = self.retry_interval * 2 ** max(failures - 1, 0)
+        return min(pause, self.max_retry_interval)

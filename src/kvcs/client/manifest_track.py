@@ -9,6 +9,7 @@ Source:
     KVCS, "Manifest Track" and "Retrieval during Production".
 """
 
+import asyncio
 from collections.abc import Callable
 
 from kvcs.client.config import ConsumerConfig
@@ -19,6 +20,7 @@ from kvcs.client.source import Source
 from kvcs.errors import (
     DataError,
     ManifestError,
+    PublishDoneCode,
     RequestErrorCode,
     UnsupportedEncoding,
 )
@@ -101,22 +103,31 @@ class ManifestTrack:
         self._version = earlier._version  # noqa: SLF001 - of the same class
 
     async def follow(self) -> None:
-        """Take newer versions until no more can come; fetch what was lost or stays away."""
-        request = self._request
+        """Take newer versions until no more can come; fetch what was lost or stays away.
+
+        A subscription that ends before the track does is taken up again, as the data tracks
+        are: the publisher may come back.
+        """
         fruitless = 0
-        while request is not None and not self.is_final:
+        while (request := self._request) is not None and not self.is_final:
             await self._signal.until(
-                lambda: request.is_over or request.aborted_groups or self._is_stalled
+                lambda request=request: (
+                    request.is_over or request.aborted_groups or self._is_stalled
+                )
             )
             request.aborted_groups.clear()
             was_stalled, self._is_stalled = self._is_stalled, False
             before = self._version
             if request.error is None and not self._is_complete:
                 await self._fetch(LocationFilter.relative_start(1))
-            fruitless = fruitless + 1 if was_stalled and self._version == before else 0
-            if request.is_over or fruitless >= self._config.max_attempts:
+            is_fruitless = self._version == before and (was_stalled or request.is_over)
+            fruitless = fruitless + 1 if is_fruitless else 0
+            if _has_ended(request) or fruitless >= self._config.max_attempts:
                 self.is_final = True
                 self._signal.set()
+            elif request.is_over:
+                await asyncio.sleep(self._config.pause(fruitless))
+                self._request = self._subscribe()
 
     def stall(self) -> None:
         """Ask for the newest version again: nothing new has come for too long."""
@@ -261,6 +272,14 @@ class ManifestTrack:
             self._signal.set()
         else:
             self._on_error(error, discards)
+
+
+def _has_ended(request: Request) -> bool:
+    """Tell whether the track is over, and not just one subscription to it."""
+    is_track_ended = (
+        request.done is not None and request.done.status_code == PublishDoneCode.TRACK_ENDED
+    )
+    return request.is_over and (request.error is not None or is_track_ended)
 
 
 class _Nobody:

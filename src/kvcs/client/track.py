@@ -95,7 +95,7 @@ class TrackRetrieval:
                 failures = 0
             elif step is _Step.REPEAT:
                 failures += 1
-                await asyncio.sleep(self._pause(failures))
+                await asyncio.sleep(self._config.pause(failures))
 
     def stall(self) -> None:
         """End the current step: nothing new has come for too long."""
@@ -114,10 +114,6 @@ class TrackRetrieval:
         wanted = self.intake.wanted
         layers = self.intake.ledger.layers
         return wanted.wanted_blocks == wanted.blocks and len(layers) == self.intake.layers
-
-    def _pause(self, failures: int) -> float:
-        pause = self._config.retry_interval * 2 ** (failures - 1)
-        return min(pause, self._config.max_retry_interval)
 
     def _is_settled(self) -> bool:
         return not self.intake.ledger.remaining or self._is_stalled
