@@ -145,6 +145,7 @@ class DataStream:
         "_head",
         "_held_bytes",
         "_in_pieces",
+        "_max_whole",
         "_missing",
         "_parts",
         "_records",
@@ -161,6 +162,7 @@ class DataStream:
         self._context = context
         self._stream_id = stream_id
         self._records = records
+        self._max_whole = context.max_whole_bytes
         self._head = b""  # an unfinished record, without any of its payload
         self._missing = 0  # octets of the begun payload that have not come
         self._in_pieces = False  # the begun payload is handed on as it comes
@@ -192,6 +194,7 @@ class DataStream:
         size = len(data)
         reader = Reader(data, offset)
         decode = self._records.decode
+        max_whole = self._max_whole
         while reader.offset < size:
             start = reader.offset
             try:
@@ -201,7 +204,7 @@ class DataStream:
                 return
             if isinstance(record, EndOfRange):
                 self._end_range(record)
-            elif record <= size - reader.offset and not self._is_large(record):
+            elif record <= max_whole and record <= size - reader.offset:
                 self._emit_object(reader.take(record))
             else:
                 self._begin(record)
@@ -212,10 +215,6 @@ class DataStream:
         self._context.partial_bytes -= self._held_bytes
         self._held_bytes = 0
         self._parts.clear()
-
-    def _is_large(self, length: int) -> bool:
-        threshold = self._context.config.incremental_bytes
-        return threshold is not None and length >= threshold
 
     def _emit_object(self, payload: bytes) -> None:
         records = self._records
@@ -234,7 +233,7 @@ class DataStream:
         if length > self._context.limits.max_object_bytes:
             raise StreamError(StreamResetCode.EXCESSIVE_LOAD, self._stream_id)
         self._missing = length
-        self._in_pieces = self._is_large(length)
+        self._in_pieces = length > self._max_whole
         if self._in_pieces:
             records = self._records
             request_id = self.request.request_id

@@ -162,6 +162,9 @@ class Fetches:
                 message.properties,
             )
         )
+        if not request.streams_seen:
+            # A stream that is reset before its header arrives never shows up.
+            self._requests.await_answer(request, grace_ms=request.parameters.fill_timeout_ms or 0)
         self._end_if_complete(request)
 
     def data_ended(self, request: Request) -> None:

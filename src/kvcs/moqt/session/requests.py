@@ -387,10 +387,12 @@ class Requests:
             self._context.send(request.stream_id, b"", fin=True)
 
     def expire(self, request_id: RequestId) -> None:
-        """Give up a request of ours that was not answered in time."""
+        """Give up a request of ours that was not answered, or got no data, in time."""
         request = self._registry.by_id.get(request_id)
-        if request is not None:
+        if request is not None and request.awaits_answer:
             self.give_up(request, RequestErrorCode.TIMEOUT, "no answer in time")
+        elif request is not None:
+            self.abandon(request)
 
     def _check_redirect(self, request: Request, redirect: Redirect | None) -> None:
         if redirect is None:

@@ -1,0 +1,285 @@
+import pytest
+
+from kvcs.errors import TerminationCode
+from kvcs.moqt.codepoints import ObjectStatus
+from kvcs.moqt.session.actions import CloseSession, StopSending
+from kvcs.moqt.session.events import (
+    ObjectBegun,
+    ObjectEnded,
+    ObjectPayload,
+    ObjectReceived,
+    StreamAborted,
+    StreamFinished,
+    SubgroupOpened,
+)
+from kvcs.moqt.wire.object import Object
+from kvcs.moqt.wire.properties import Properties
+from kvcs.moqt.wire.subgroup import SubgroupHeader
+from kvcs.moqt.wire.subscribe import SubscribeOk
+from kvcs.names import FullTrackName, TrackNamespace
+from kvcs.varint import encode_vi64
+
+TRACK = FullTrackName(TrackNamespace((b"kvcs",)), b"t")
+# Track Alias 7, Group 1, Subgroup 0, priority 5.
+HEADER = bytes.fromhex("50070105")
+
+
+@pytest.fixture
+def make_subscriber(to_client):
+    """A subscription with Request ID 0 and Track Alias 7, in front of a raw publisher."""
+
+    def make(*, properties=(), **settings):
+        peer = to_client(**settings)
+        peer.session.subscribe(TRACK, now=0)
+        peer.say(0, SubscribeOk(track_alias=7, properties=Properties.of(*properties)))
+        peer.session.take_actions()
+        return peer
+
+    return make
+
+
+def obj(object_id, payload, **fields):
+    values = {"group_id": 1, "subgroup_id": 0, "publisher_priority": 5, **fields}
+    return Object(object_id=object_id, payload=payload, **values)
+
+
+def record(delta, payload):
+    return encode_vi64(delta) + encode_vi64(len(payload)) + payload
+
+
+def closing_code(session):
+    (action,) = session.take_actions()
+    assert isinstance(action, CloseSession)
+    return action.code
+
+
+def test_stream_is_reported_from_its_header_to_its_end(make_subscriber):
+    peer = make_subscriber()
+
+    events = peer.say(7, HEADER, record(0, b"ab"), record(2, b"c"), fin=True)
+
+    header = SubgroupHeader(track_alias=7, group_id=1, subgroup_id=0, publisher_priority=5)
+    opened = events[0]
+    assert (opened.request_id, opened.stream_id) == (0, 7)
+    assert opened.header.encode() == SubgroupHeader.encode(
+        SubgroupHeader(**{**_fields(header), "first_object": True})
+    )
+    assert events[1:] == [
+        ObjectReceived(0, 7, obj(0, b"ab"), is_fetch=False),
+        ObjectReceived(0, 7, obj(3, b"c"), is_fetch=False),
+        StreamFinished(0, 7),
+    ]
+
+
+def _fields(value):
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+
+
+def test_one_octet_at_a_time_gives_the_same_objects(make_subscriber):
+    peer = make_subscriber()
+    data = HEADER + record(0, b"x" * 300) + record(0, b"") + b"\x03" + record(1, b"y")
+
+    events = [event for octet in data for event in peer.say(7, bytes((octet,)))]
+
+    assert [event.obj for event in events[1:]] == [
+        obj(0, b"x" * 300),
+        obj(1, b"", status=ObjectStatus.END_OF_GROUP),
+        obj(3, b"y"),
+    ]
+    assert peer.session._context.partial_bytes == 0
+    assert peer.session.next_deadline() is None
+
+
+@pytest.mark.parametrize("wrap", [bytes, memoryview])
+def test_payload_is_always_bytes(make_subscriber, wrap):
+    peer = make_subscriber()
+    data = HEADER + record(0, b"a" * 10) + record(0, b"b" * 1000)
+
+    peer.session.receive_stream(7, wrap(data[:60]), False, now=0)
+    peer.session.receive_stream(7, wrap(data[60:900]), False, now=0)
+    peer.session.receive_stream(7, wrap(data[900:]), True, now=0)
+
+    payloads = [e.obj.payload for e in peer.session.take_events() if isinstance(e, ObjectReceived)]
+    assert payloads == [b"a" * 10, b"b" * 1000]
+    assert all(type(payload) is bytes for payload in payloads)
+
+
+def test_small_part_of_a_large_piece_does_not_keep_the_piece_alive(make_subscriber):
+    peer = make_subscriber()
+    piece = HEADER + record(0, bytes(1000)) + record(0, bytes(100))[:50]
+
+    peer.session.receive_stream(7, piece, False, now=0)
+
+    (part,) = peer.session._incoming._streams[7]._parts
+    assert type(part) is bytes
+    assert peer.session._context.partial_bytes == len(part) == 48
+
+
+def test_subgroup_id_can_be_that_of_the_first_object(make_subscriber):
+    peer = make_subscriber()
+
+    events = peer.say(7, bytes.fromhex("52070105"), record(4, b"a"), record(0, b"b"))
+
+    assert [event.obj.subgroup_id for event in events[1:]] == [4, 4]
+
+
+def test_priority_is_that_of_the_track_where_the_header_has_none(make_subscriber):
+    peer = make_subscriber(properties=[(0x0E, 64)])
+
+    events = peer.say(7, bytes.fromhex("700701"), record(0, b"a"))
+
+    assert events[1].obj.publisher_priority == 64
+
+
+def test_properties_of_objects_are_kept(make_subscriber):
+    peer = make_subscriber()
+
+    (_, event) = peer.say(7, bytes.fromhex("51070105 00 03 b80001 01 61"))
+
+    assert event.obj.properties == Properties.of((0x3800, 1))
+
+
+def test_large_object_is_given_while_it_arrives(make_subscriber):
+    peer = make_subscriber(incremental_bytes=4)
+    data = HEADER + record(0, b"abc") + record(0, b"defgh") + record(0, b"ijkl")
+
+    events = peer.say(7, data[:14]) + peer.say(7, data[14:15]) + peer.say(7, data[15:])
+
+    assert events[1] == ObjectReceived(0, 7, obj(0, b"abc"), is_fetch=False)
+    assert events[2] == ObjectBegun(0, 7, obj(1, b""), 5, is_fetch=False)
+    parts = [bytes(event.data) for event in events if isinstance(event, ObjectPayload)]
+    assert parts == [b"def", b"g", b"h", b"ijkl"]
+    assert [type(event) for event in events[5:]] == [
+        ObjectPayload,
+        ObjectEnded,
+        ObjectBegun,
+        ObjectPayload,
+        ObjectEnded,
+    ]
+
+
+def test_reset_aborts_the_stream_and_frees_what_it_held(make_subscriber):
+    peer = make_subscriber()
+    peer.say(7, HEADER, record(0, b"abc")[:3])
+
+    peer.session.receive_reset(7, 5, now=0)
+
+    assert peer.session.take_events() == [StreamAborted(0, 7, 5)]
+    assert peer.session._context.partial_bytes == 0
+    assert peer.session.open_streams(0) == frozenset()
+    assert peer.session.next_deadline() is None
+
+
+def test_reset_inside_the_header_is_not_reported(make_subscriber):
+    peer = make_subscriber()
+    peer.say(7, HEADER[:2])
+
+    peer.session.receive_reset(7, 5, now=0)
+
+    assert peer.session.take_events() == []
+    assert peer.session.next_deadline() is None
+
+
+def test_stopped_stream_is_silent_until_it_ends(make_subscriber):
+    peer = make_subscriber()
+    peer.say(7, HEADER, record(0, b"abc")[:3])
+
+    peer.session.stop_stream(7, 9, now=0)
+    events = peer.say(7, b"more") + peer.say(7, b"", fin=True)
+    peer.session.stop_stream(11, 9, now=0)
+    peer.say(11, HEADER)
+    peer.session.stop_stream(11, 9, now=0)
+    peer.session.receive_reset(11, 9, now=0)
+
+    assert events == []
+    assert peer.session.take_actions() == [StopSending(7, 9), StopSending(11, 9)]
+    assert not peer.session._incoming._discarded
+    assert peer.session._context.partial_bytes == 0
+
+
+@pytest.mark.parametrize("cut", [3, 5, 7])
+def test_fin_inside_a_header_or_an_object_is_a_violation(make_subscriber, cut):
+    peer = make_subscriber()
+
+    peer.say(7, (HEADER + record(0, b"abc"))[:cut], fin=True)
+
+    assert closing_code(peer.session) == TerminationCode.PROTOCOL_VIOLATION
+
+
+def test_object_beyond_the_limit_ends_its_stream_only(make_subscriber):
+    peer = make_subscriber(max_object_bytes=1000)
+
+    events = peer.say(7, HEADER, record(0, b"a"), b"\x00" + encode_vi64(1001))
+    later = peer.say(7, b"x" * 100)
+
+    assert events[-1] == StreamAborted(0, 7, 9)
+    assert later == []
+    assert peer.session.take_actions() == [StopSending(7, 9)]
+    assert not peer.session.is_closed
+
+
+def test_limit_of_an_object_holds_where_it_comes_in_one_piece(make_subscriber):
+    peer = make_subscriber(max_object_bytes=10)
+
+    events = peer.say(7, HEADER, record(0, b"a" * 11))
+
+    assert events[-1] == StreamAborted(0, 7, 9)
+
+
+def test_unfinished_objects_share_a_budget(make_subscriber):
+    peer = make_subscriber(max_partial_bytes=100)
+
+    peer.say(7, HEADER, record(0, bytes(200))[:63])
+    events = peer.say(11, HEADER, record(0, bytes(200))[:63])
+    rest = peer.say(7, bytes(41))
+
+    assert events[-1] == StreamAborted(0, 11, 9)
+    assert rest == [StreamAborted(0, 7, 9)]
+    assert peer.session._context.partial_bytes == 0
+
+
+def test_streams_beyond_the_limit_are_refused(make_subscriber):
+    peer = make_subscriber(max_data_streams=1)
+
+    peer.say(7, HEADER)
+    refused = peer.say(11, HEADER, fin=True) + peer.say(15, HEADER)
+    peer.say(7, b"", fin=True)
+    taken = peer.say(19, HEADER)
+
+    assert refused == []
+    assert [type(event) for event in taken] == [SubgroupOpened]
+    assert peer.session.take_actions() == [StopSending(15, 9)]
+
+
+def test_padding_is_drained_and_dropped(make_subscriber):
+    peer = make_subscriber()
+
+    events = peer.say(7, bytes.fromhex("f0132b3e280000")) + peer.say(7, bytes(9), fin=True)
+
+    assert events == []
+    assert peer.session.take_actions() == []
+    assert not peer.session._incoming._discarded
+
+
+@pytest.mark.parametrize("data", [HEADER[:1], HEADER + b"\x00", HEADER + record(0, b"abc")[:4]])
+def test_stream_that_stands_still_inside_something_times_out(make_subscriber, data):
+    peer = make_subscriber()
+    peer.say(7, data)
+
+    peer.session.advance(now=59)
+    assert not peer.session.is_closed
+    peer.session.advance(now=60)
+
+    assert closing_code(peer.session) == TerminationCode.DATA_STREAM_TIMEOUT
+
+
+def test_progress_moves_the_deadline_of_a_stream(make_subscriber):
+    peer = make_subscriber()
+    peer.say(7, HEADER, record(0, b"abc")[:3])
+    peer.now = 50
+    peer.say(7, b"b")
+
+    assert peer.session.next_deadline() == 110
+    peer.say(7, b"c")
+
+    assert peer.session.next_deadline() is None
