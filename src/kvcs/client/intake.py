@@ -13,7 +13,7 @@ Source:
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -27,7 +27,13 @@ from kvcs.kv.codecs import codec
 from kvcs.kv.layout import Layout
 from kvcs.kv.manifest import Manifest
 from kvcs.kv.naming import Component, DataTrackName
-from kvcs.kv.payload import HEADER_BYTES, Expectation, IntegrityReason, verify_payload
+from kvcs.kv.payload import (
+    HEADER_BYTES,
+    BlockPlace,
+    Expectation,
+    IntegrityReason,
+    verify_payload,
+)
 from kvcs.kv.segment import Segment
 from kvcs.moqt.codepoints import ObjectStatus
 from kvcs.moqt.wire.object import Object
@@ -91,7 +97,8 @@ class TrackIntake:
         self.pending = 0
         self._context = context
         self._codec = codec(name.codec)
-        self._manifest = manifest
+        self._segment = manifest.segments[wanted.segment]
+        self._listed: Sequence[Sequence[bytes]] = ()
         self.take_manifest(manifest)
 
     def __repr__(self) -> str:
@@ -111,7 +118,7 @@ class TrackIntake:
     @property
     def segment(self) -> Segment:
         """The segment as the newest manifest has it."""
-        return self._manifest.segments[self.wanted.segment]
+        return self._segment
 
     def take_manifest(self, manifest: Manifest) -> None:
         """Use a newer manifest, and compare the digests that it lists with what was accepted.
@@ -119,34 +126,44 @@ class TrackIntake:
         Raises:
             IntegrityError: A block that was accepted has another digest.
         """
-        self._manifest = manifest
-        groups = self.segment.object_digests.get(str(self.name), ())
-        for layer_index, digests in enumerate(groups):
+        self._segment = manifest.segments[self.wanted.segment]
+        self._listed = self._segment.object_digests.get(str(self.name), ())
+        for layer_index, digests in enumerate(self._listed):
             self.ledger.confirm(layer_index, digests)
 
     def receive(self, obj: Object) -> None:
         """Check one Object; a Normal one that is wanted ends up in the caller's memory."""
         if obj.status is not ObjectStatus.NORMAL:
             return
-        counters = self._context.counters
-        counters.payload_bytes += len(obj.payload)
-        location = obj.location
-        try:
-            expectation = self._manifest.expectation(self.name, location, self._context.layout)
-        except DataError:
-            counters.reject(IntegrityReason.LOCATION)
-            return
-        if not self.ledger.is_wanted(location.group_id, location.object_id):
-            counters.excess += 1
-            return
-        # A second copy is compared with the first one, not with the list.
-        if self.ledger.digest(location.group_id, location.object_id) is not None:
-            expectation = replace(expectation, digest=None)
-        self.pending += 1
-        self._context.verifier.run(
-            partial(self._check, obj.payload, expectation),
-            partial(self._settle, location, obj.payload),
-            len(obj.payload),
+        context, location, payload = self._context, obj.location, obj.payload
+        layer_index, block_index = location.group_id, location.object_id
+        context.counters.payload_bytes += len(payload)
+        if layer_index >= context.layout.layers or block_index >= self.wanted.blocks:
+            context.counters.reject(IntegrityReason.LOCATION)
+        elif not self.ledger.is_wanted(layer_index, block_index):
+            context.counters.excess += 1
+        else:
+            self.pending += 1
+            context.verifier.run(
+                partial(self._check, payload, self._expectation(layer_index, block_index)),
+                partial(self._settle, location, payload),
+                len(payload),
+            )
+
+    def _expectation(self, layer_index: int, block_index: int) -> Expectation:
+        """Say what the Object must be; its digest is compared when it is put in place."""
+        layout, component = self._context.layout, self.name.component
+        first_block = self.wanted.first_block
+        place = BlockPlace(
+            component=component,
+            codec=self._codec.number,
+            layer_index=layer_index,
+            block_index=block_index,
+            token_start=(first_block + block_index) * layout.block_tokens,
+            token_count=layout.block_tokens,
+        )
+        return Expectation(
+            place=place, data_bytes=self._codec.data_bytes(layout, component, layer_index)
         )
 
     def _check(self, payload: bytes, expectation: Expectation) -> memoryview | DataError:
@@ -173,20 +190,21 @@ class TrackIntake:
             self._context.on_settled()
 
     def _settle_genuine(self, location: Location, digest: bytes, data: memoryview) -> None:
-        known = self.ledger.digest(location.group_id, location.object_id)
+        layer_index, block_index = location.group_id, location.object_id
+        known = self.ledger.digest(layer_index, block_index)
         if known is not None:
             self._settle_duplicate(location, same=known == digest)
             return
-        # Looked up again: a manifest may have come while the check ran in a thread.
-        if self.segment.digest(self.name, location) not in (None, digest):
+        listed = self._listed[layer_index] if layer_index < len(self._listed) else None
+        if listed is not None and listed[block_index] != digest:
             self._reject(location, IntegrityReason.LISTED_DIGEST)
             return
         self._place(location, data)
         counters = self._context.counters
         counters.verified += 1
         counters.verified_bytes += data.nbytes
-        is_whole = self.ledger.accept(location.group_id, location.object_id, digest)
-        self._context.on_verified(location.group_id, is_whole)
+        is_whole = self.ledger.accept(layer_index, block_index, digest)
+        self._context.on_verified(layer_index, is_whole)
 
     def _reject(self, location: Location, reason: str) -> None:
         self._context.counters.reject(reason)
