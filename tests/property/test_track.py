@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.unit.moqt.track.pair import Site
 
-from kvcs.errors import MalformedTrack
+from kvcs.errors import MalformedTrack, PublishDoneCode
 from kvcs.moqt.codepoints import GroupOrder, ObjectStatus, ParameterType, RangeMarker
+from kvcs.moqt.session.events import SubscriptionDrained
 from kvcs.moqt.track.interval import IntervalSet
 from kvcs.moqt.track.store import OBJECT_OVERHEAD_BYTES, Absent, Found, TrackStore, Unknown
 from kvcs.moqt.wire.filters import LocationFilter, Range, RangeFilter
@@ -85,6 +86,7 @@ class Model:
                 obj.status == END_OF_TRACK and any(other > point for other in self.seen),
                 self.priority.get(key, obj.publisher_priority) != obj.publisher_priority,
                 obj.object_id > self.final.get(key, MAX_VI64),
+                self.seen.get(point, obj.subgroup_id) != obj.subgroup_id,
                 is_status and end not in (None, obj.object_id),
                 is_status and any(other > point for other in seen),
                 not is_status and end is not None and obj.object_id >= end,
@@ -413,3 +415,104 @@ def check(said, truth, point, *, filtered):
     else:
         allowed = {"unknown", "late"}
     assert said in allowed, f"{point} is {truth}, and the fetch says {said}"
+
+
+# Subscriptions.
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), groups, numbers),
+        st.tuples(st.just("add"), groups, numbers),
+        st.tuples(st.just("finish"), groups, st.integers(0, 1)),
+        st.tuples(st.just("send"), st.integers(1, 4), st.just(0)),
+        st.tuples(st.just("drop"), groups, st.just(0)),
+        st.tuples(st.just("forward"), st.integers(0, 1), st.just(0)),
+    ),
+    max_size=30,
+)
+
+
+class Follower:
+    """A subscription under way, and the Objects that it is owed."""
+
+    def __init__(self, present, *, next_object, order):
+        self.site = Site(authoritative=False)
+        for point in present:
+            self.add(point)
+        self.owed = []
+        self.added = set(present)
+        kind = LocationFilter.next_object() if next_object else LocationFilter.none()
+        self.request_id = self.site.subscribe(location_filter=kind, group_order=order)
+        self.boundary = max(self.added, default=None) if next_object else None
+        self.forward = True
+
+    def add(self, point):
+        # Two Subgroups, one of even and one of odd Object IDs, so that each has gaps.
+        self.site.add(*point, subgroup_id=point[1] % 2, publisher_priority=point[0])
+
+    def play(self, step, one, other):
+        match step:
+            case "add":
+                self.publish((one, other))
+            case "finish":
+                self.site.finish(one, other, end_of_group=False)
+            case "send":
+                self.site.settle(room=one)
+            case "drop" if not self.site.deliveries[self.request_id].needs(one):
+                self.site.store.drop_group(one)
+            case "forward":
+                self.turn(forward=bool(one))
+
+    def publish(self, point):
+        subgroups = {item.subgroup_id: item for item in self.site.store.subgroups(point[0])}
+        subgroup = subgroups.get(point[1] % 2)
+        if subgroup is not None and subgroup.final_object_id is not None:
+            return
+        is_new = point not in self.added
+        self.add(point)
+        self.added.add(point)
+        if is_new and self.forward and (self.boundary is None or point > self.boundary):
+            self.owed.append(point)
+
+    def turn(self, *, forward):
+        if forward and not self.forward:
+            self.boundary = max(self.added, default=self.boundary)
+        if not forward and self.forward:
+            # What was not sent when the pause began is owed no more.
+            self.owed = self.received()
+        self.forward = forward
+        self.site.update(self.request_id, forward=forward)
+
+    def streams(self):
+        for stream_id, items in self.site.streams.items():
+            placed = [tuple(map(int, item.split("/"))) for item in items if "/" in item]
+            yield self.site.headers[stream_id], placed, "FIN" in items
+
+    def received(self):
+        return [point for _, placed, _ in self.streams() for point in placed]
+
+
+@given(
+    st.sets(points.filter(lambda point: point[1] < OBJECTS)),
+    st.booleans(),
+    st.sampled_from(GroupOrder),
+    steps,
+)
+@settings(max_examples=300, deadline=None)
+def test_a_subscription_sends_each_object_once(present, next_object, order, played):
+    follower = Follower(sorted(present), next_object=next_object, order=order)
+
+    for step in played:
+        follower.play(*step)
+    follower.site.settle()
+    follower.site.responder.end(follower.site.store, PublishDoneCode.TRACK_ENDED, now=0.0)
+    follower.site.settle()
+
+    assert sorted(follower.received()) == sorted(follower.owed)
+    assert follower.site.told(SubscriptionDrained)[0].complete
+    for header, placed, is_finished in follower.streams():
+        assert placed == sorted(placed)
+        assert {group for group, _ in placed} == {header.group_id}
+        if is_finished:
+            key = header.group_id, header.subgroup_id
+            assert placed == [p for p in sorted(follower.owed) if (p[0], p[1] % 2) == key]

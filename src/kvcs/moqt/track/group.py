@@ -108,6 +108,9 @@ class GroupRecord:
         """
         object_id = obj.object_id
         subgroup = self.subgroups.get(obj.subgroup_id)
+        for other in self.subgroups.values():
+            if other is not subgroup and other.evicted and object_id in other.evicted:
+                raise MalformedTrack(f"Object {obj.location} was in Subgroup {other.subgroup_id}")
         if subgroup is not None and subgroup.subgroup_id is not None:
             priority = subgroup.publisher_priority
             if priority is not None and priority != obj.publisher_priority:

@@ -21,7 +21,6 @@ Source: MOQT draft 22, Sections 3.1, 5.1, 5.2, 7.5 and 11.3.
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -29,6 +28,7 @@ from kvcs.errors import PublishDoneCode, StreamResetCode
 from kvcs.moqt.codepoints import GroupOrder, RangeMarker
 from kvcs.moqt.session.actions import RequestId, StreamId
 from kvcs.moqt.session.session import Session
+from kvcs.moqt.track.cursor import Cursor
 from kvcs.moqt.track.delivery import DeliveryTerms, OnGap, Rank, transport_priority
 from kvcs.moqt.track.fetch_delivery import FetchDelivery
 from kvcs.moqt.track.group import Subgroup
@@ -47,39 +47,6 @@ MAX_OPEN_SUBGROUPS: Final = 8
 # A publisher that never finishes its Subgroups leaves streams open on which nothing is
 # sent; beyond this many times the limit the oldest of them are reset.
 _IDLE_FACTOR: Final = 4
-
-
-@dataclass(slots=True, eq=False)
-class _Cursor:
-    """Where a subscription is in one Subgroup.
-
-    Attributes:
-        subgroup: The Subgroup.
-        key: Place in the queue.
-        last_id: Every Object up to this one was sent or is not wanted.
-        late_seen: How much of `Subgroup.late` was looked at.
-        backlog: Object IDs below `last_id` that came late, a heap.
-        stream_id: The open stream.
-        sent_id: Last Object ID on the open stream; -1 before the first.
-        with_properties: Whether the open stream has room for Properties.
-        queued: Whether it is in the queue.
-        is_stray: Whether the open stream carries late Objects.
-        asked_through: End of the gap that was reported last.
-        incomplete: Something was left out, so that no stream can end with FIN.
-    """
-
-    subgroup: Subgroup
-    key: tuple[int, int, int]
-    last_id: int
-    late_seen: int
-    backlog: list[int] = field(default_factory=list[int])
-    stream_id: StreamId | None = None
-    sent_id: int = -1
-    with_properties: bool = False
-    is_stray: bool = False
-    queued: bool = False
-    asked_through: Location | None = None
-    incomplete: bool = False
 
 
 class SubscriptionDelivery:
@@ -113,11 +80,12 @@ class SubscriptionDelivery:
         self._on_gap = on_gap
         self._max_open = max_open_subgroups
         self._start = terms.location_range.start
-        self._cursors: dict[Subgroup, _Cursor] = {}
+        self._cursors: dict[Subgroup, Cursor] = {}
         self._done: set[Subgroup] = set()
-        self._queue: list[tuple[tuple[int, int, int], _Cursor]] = []
-        self._waiting: set[_Cursor] = set()
-        self._open: dict[StreamId, _Cursor] = {}
+        self._cut: set[Subgroup] = set()
+        self._queue: list[tuple[tuple[int, int, int], Cursor]] = []
+        self._waiting: set[Cursor] = set()
+        self._open: dict[StreamId, Cursor] = {}
         self._retired: deque[StreamId] = deque()
         self._given_up = IntervalSet()
         self._ending: tuple[PublishDoneCode, str] | None = None
@@ -253,7 +221,7 @@ class SubscriptionDelivery:
         group_id = subgroup.group_id
         return self._start.group_id <= group_id and (end is None or group_id <= end.group_id)
 
-    def _new_cursor(self, subgroup: Subgroup) -> _Cursor:
+    def _new_cursor(self, subgroup: Subgroup) -> Cursor:
         group_id, subgroup_id = subgroup.group_id, subgroup.subgroup_id
         place = group_id if self.terms.group_order is GroupOrder.ASCENDING else -group_id
         key = (
@@ -262,7 +230,8 @@ class SubscriptionDelivery:
             -1 if subgroup_id is None else subgroup_id,
         )
         last_id = self._start.object_id - 1 if group_id == self._start.group_id else -1
-        return _Cursor(subgroup, key, last_id, len(subgroup.late))
+        incomplete = subgroup in self._cut
+        return Cursor(subgroup, key, last_id, len(subgroup.late), incomplete=incomplete)
 
     def _skip_present(self) -> None:
         """Put cursors behind what is there already and would fall into the range."""
@@ -284,6 +253,13 @@ class SubscriptionDelivery:
         self._done.clear()
         largest = self._store.largest
         if largest is not None:
+            self._cut |= {
+                subgroup
+                for group_id in self._store.known_groups()
+                if group_id >= largest.group_id
+                for subgroup in self._store.subgroups(group_id)
+                if self._start <= Location(group_id, max(subgroup.largest_id, 0))
+            }
             self._start = max(self._start, to_location(to_position(largest) + 1))
 
     def _owes(self, subgroup: Subgroup) -> bool:
@@ -292,7 +268,7 @@ class SubscriptionDelivery:
             if not self._overlaps(subgroup):
                 return False
             cursor = self._new_cursor(subgroup)
-        object_id = cursor.backlog[0] if cursor.backlog else subgroup.next_id(cursor.last_id)
+        object_id = cursor.next_id()
         if object_id is None:
             return False
         return Location(subgroup.group_id, object_id) in self._range()
@@ -300,13 +276,13 @@ class SubscriptionDelivery:
     def _range(self) -> LocationRange:
         return LocationRange(self._start, self.terms.location_range.end)
 
-    def _enqueue(self, cursor: _Cursor) -> None:
+    def _enqueue(self, cursor: Cursor) -> None:
         if not cursor.queued and cursor not in self._waiting:
             cursor.queued = True
             heappush(self._queue, (cursor.key, cursor))
             self.wake()
 
-    def _dequeue(self, cursor: _Cursor) -> None:
+    def _dequeue(self, cursor: Cursor) -> None:
         cursor.queued = False
         if self._queue[0][1] is cursor:
             heappop(self._queue)
@@ -326,7 +302,7 @@ class SubscriptionDelivery:
 
     # Sending.
 
-    def _choose(self, session: Session, now: float) -> _Cursor:
+    def _choose(self, session: Session, now: float) -> Cursor:
         """Return the cursor to serve: the first one that may have an open stream."""
         first = self._queue[0][1]
         if first.stream_id is not None or len(self._open) < self._max_open:
@@ -339,9 +315,9 @@ class SubscriptionDelivery:
             self._retire(min(self._open.values(), key=lambda cursor: cursor.key), session, now)
         return first
 
-    def _serve(self, cursor: _Cursor, session: Session, *, now: float) -> int:
+    def _serve(self, cursor: Cursor, session: Session, *, now: float) -> int:
         """Send the next Object of a cursor; take it from the queue if there is none."""
-        object_id = self._next_id(cursor)
+        object_id = cursor.next_id()
         if self._misses(cursor, object_id, now):
             return 0
         if object_id is None:
@@ -355,7 +331,7 @@ class SubscriptionDelivery:
             return 0
         obj = self._store.held(location.group_id, object_id, now=now)
         is_next = obj is not None and self._continues(cursor, obj, now)
-        is_late = self._pass(cursor, object_id)
+        is_late = cursor.advance(object_id)
         if obj is None or location < self._start or not self.terms.admits(obj):
             return 0
         if self._is_too_late(cursor, obj, now):
@@ -367,23 +343,7 @@ class SubscriptionDelivery:
         cursor.incomplete |= is_late
         return self._send(cursor, obj, session, now)
 
-    def _next_id(self, cursor: _Cursor) -> int | None:
-        late = cursor.subgroup.late
-        while cursor.late_seen < len(late):
-            if late[cursor.late_seen] <= cursor.last_id:
-                heappush(cursor.backlog, late[cursor.late_seen])
-            cursor.late_seen += 1
-        return cursor.backlog[0] if cursor.backlog else cursor.subgroup.next_id(cursor.last_id)
-
-    def _pass(self, cursor: _Cursor, object_id: int) -> bool:
-        """Count an Object as dealt with; tell whether it came late."""
-        if cursor.backlog:
-            heappop(cursor.backlog)
-            return True
-        cursor.last_id = object_id
-        return False
-
-    def _misses(self, cursor: _Cursor, object_id: int | None, now: float) -> bool:
+    def _misses(self, cursor: Cursor, object_id: int | None, now: float) -> bool:
         """Deal with a gap before `object_id`; tell whether the cursor cannot go on."""
         lost = self._lost(cursor, object_id, now)
         gap = lost or self._gap(cursor, object_id, now)
@@ -404,7 +364,7 @@ class SubscriptionDelivery:
         return False
 
     def _lost(
-        self, cursor: _Cursor, object_id: int | None, now: float
+        self, cursor: Cursor, object_id: int | None, now: float
     ) -> tuple[Location, Location] | None:
         """Return what is owed before or at `object_id` and was dropped or has expired."""
         subgroup = cursor.subgroup
@@ -427,14 +387,14 @@ class SubscriptionDelivery:
         return self._start.object_id - 1 if group_id == self._start.group_id else -1
 
     def _gap(
-        self, cursor: _Cursor, object_id: int | None, now: float
+        self, cursor: Cursor, object_id: int | None, now: float
     ) -> tuple[Location, Location] | None:
         """Return what may belong between the last Object and `object_id`."""
         if object_id is None or cursor.backlog or cursor.subgroup.subgroup_id is None:
             return None
         return self._store.gap(cursor.subgroup, cursor.last_id, object_id, now=now)
 
-    def _continues(self, cursor: _Cursor, obj: Object, now: float) -> bool:
+    def _continues(self, cursor: Cursor, obj: Object, now: float) -> bool:
         """Tell whether the open stream may carry `obj` next (Section 7.5)."""
         is_late = bool(cursor.backlog)
         if is_late != cursor.is_stray or (obj.properties.raw and not cursor.with_properties):
@@ -452,7 +412,7 @@ class SubscriptionDelivery:
             _shorter(terms.subgroup_timeout, properties.subgroup_delivery_timeout_ms / 1000),
         )
 
-    def _is_too_late(self, cursor: _Cursor, obj: Object, now: float) -> bool:
+    def _is_too_late(self, cursor: Cursor, obj: Object, now: float) -> bool:
         """Tell whether a delivery timeout has passed (Section 5.2)."""
         finished_at = cursor.subgroup.finished_at
         if self._subgroup_timeout and finished_at is not None:
@@ -462,7 +422,7 @@ class SubscriptionDelivery:
         received_at = self._store.received_at(obj.group_id, obj.object_id)
         return received_at is not None and now > received_at + self._object_timeout
 
-    def _send(self, cursor: _Cursor, obj: Object, session: Session, now: float) -> int:
+    def _send(self, cursor: Cursor, obj: Object, session: Session, now: float) -> int:
         if obj.subgroup_id is None:
             session.send_datagram(self._request_id, obj, now=now)
             return len(obj.payload) + 1
@@ -473,7 +433,7 @@ class SubscriptionDelivery:
         cursor.sent_id = obj.object_id
         return len(obj.payload) + 1
 
-    def _open_stream(self, cursor: _Cursor, obj: Object, session: Session, now: float) -> StreamId:
+    def _open_stream(self, cursor: Cursor, obj: Object, session: Session, now: float) -> StreamId:
         subgroup = cursor.subgroup
         cursor.with_properties = subgroup.has_properties
         header = SubgroupHeader(
@@ -493,7 +453,7 @@ class SubscriptionDelivery:
 
     # Ending.
 
-    def _settle(self, cursor: _Cursor, session: Session, now: float) -> None:
+    def _settle(self, cursor: Cursor, session: Session, now: float) -> None:
         """Leave the queue with nothing to send, and end the stream if the Subgroup ended."""
         self._dequeue(cursor)
         final = cursor.subgroup.final_object_id
@@ -507,7 +467,7 @@ class SubscriptionDelivery:
             session.finish_stream(stream_id, now=now)
         self._dismiss(cursor)
 
-    def _dismiss(self, cursor: _Cursor) -> None:
+    def _dismiss(self, cursor: Cursor) -> None:
         """Have nothing more to do with a Subgroup."""
         if cursor.queued:
             self._dequeue(cursor)
@@ -515,7 +475,7 @@ class SubscriptionDelivery:
         self._cursors.pop(cursor.subgroup, None)
         self._done.add(cursor.subgroup)
 
-    def _abandon(self, cursor: _Cursor, session: Session, now: float) -> None:
+    def _abandon(self, cursor: Cursor, session: Session, now: float) -> None:
         """Give up a Subgroup whose time is over."""
         stream_id = cursor.stream_id
         if stream_id is not None:
@@ -523,7 +483,7 @@ class SubscriptionDelivery:
             session.reset_stream(stream_id, StreamResetCode.DELIVERY_TIMEOUT, now=now)
         self._dismiss(cursor)
 
-    def _retire(self, cursor: _Cursor, session: Session, now: float) -> None:
+    def _retire(self, cursor: Cursor, session: Session, now: float) -> None:
         """Send no more on a stream that may not end with FIN, and reset it later."""
         stream_id = cursor.stream_id
         if stream_id is None:

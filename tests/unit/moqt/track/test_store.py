@@ -243,6 +243,7 @@ CONTRADICTIONS = {
     "Subgroup of a copy differs": ([normal(0, 0)], normal(0, 0, subgroup_id=1)),
     "delivery mode differs": ([normal(0, 0)], normal(0, 0, subgroup_id=None)),
     "status differs": ([normal(0, 1, b"")], status(0, 1)),
+    "another Subgroup than before it was dropped": ("drop", normal(0, 0, subgroup_id=1)),
     "beyond the Group": ([normal(0, 0), status(0, 1)], normal(0, 2)),
     "beyond the Group in another Subgroup": (
         [normal(0, 0), status(0, 1)],
@@ -290,7 +291,11 @@ CONTRADICTIONS = {
 @pytest.mark.parametrize("case", CONTRADICTIONS)
 def test_a_contradiction_is_refused_and_changes_nothing(case):
     before, contradiction = CONTRADICTIONS[case]
-    store = filled(*before)
+    if before == "drop":
+        store = filled(normal(0, 0))
+        store.drop_all()
+    else:
+        store = filled(*before)
     held, largest, end = list(store.objects()), store.largest, store.end
 
     with pytest.raises(MalformedTrack):

@@ -215,6 +215,22 @@ def test_a_resumed_subscription_goes_on_behind_largest(new_site):
     assert site.received() == ["0/2"]
 
 
+def test_a_subgroup_of_which_a_pause_cost_something_ends_with_a_reset(new_site):
+    site = new_site()
+    request_id = site.subscribe(forward=False)
+    site.add(0, 0)
+
+    site.update(request_id, forward=True)
+    site.add(0, 1)
+    site.end_group(0, 2)
+    site.add(1, 0)
+    site.finish(1)
+    site.responder.end(site.store, PublishDoneCode.TRACK_ENDED, now=0.0)
+    site.settle()
+
+    assert site.received() == ["0/1 0/2! RESET 1", "1/0 FIN"]
+
+
 def test_a_paused_subscription_ends_at_once(new_site):
     site = new_site()
     site.subscribe(forward=False)
