@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from kvcs.cli._errors import ExitCode, exit_code, hint
+from kvcs.cli._errors import TIMEOUT_HINT, ExitCode, exit_code, first_cause, hint
 from kvcs.errors import KvcsError
 
 __all__ = ("main",)
@@ -26,6 +26,8 @@ _COMMANDS: Final = {
     "scope": ("kvcs.cli.scope", "scope"),
     "version": ("kvcs.cli.version", "version"),
 }
+# Commands that only kvcs itself calls.
+_HIDDEN: Final = {"demo-node": ("kvcs.cli.demo.node", "demo_node")}
 
 
 class _LazyGroup(click.Group):
@@ -33,9 +35,10 @@ class _LazyGroup(click.Group):
         return [*super().list_commands(ctx), *_COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        place = _COMMANDS.get(cmd_name) or _HIDDEN.get(cmd_name)
+        if place is None:
             return super().get_command(ctx, cmd_name)
-        module, attribute = _COMMANDS[cmd_name]
+        module, attribute = place
         return getattr(import_module(module), attribute)
 
 
@@ -52,14 +55,6 @@ def _kvcs() -> None:
     """  # noqa: D301 - click reads the backslash
 
 
-def _fail(sentence: str, advice: str) -> None:
-    click.echo(f"kvcs: {sentence}", err=True)
-    if advice:
-        click.echo(f"  {advice}", err=True)
-    if os.environ.get("KVCS_DEBUG"):
-        traceback.print_exc()
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with the code of `kvcs.cli._errors.ExitCode`."""
     sys.exit(_run(arguments))
@@ -68,19 +63,34 @@ def main(arguments: list[str] | None = None) -> None:
 def _run(arguments: list[str] | None) -> int:
     try:
         result = _kvcs.main(args=arguments, prog_name="kvcs", standalone_mode=False)
+        sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         return ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
-    except KvcsError as error:
-        _fail(str(error), hint(error))
-        return exit_code(error)
     except BrokenPipeError:
-        sys.stdout = None  # type: ignore[assignment] - nobody reads it any more
+        # Nobody reads the rest; the interpreter must not try to write it at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILED
     except Exception as error:  # noqa: BLE001 - the last line before a traceback
-        advice = "This is a bug in kvcs; KVCS_DEBUG=1 shows where."
-        _fail(f"unexpected {type(error).__name__}: {error}", advice)
-        return ExitCode.FAILED
+        return _report(first_cause(error))
     return result if isinstance(result, int) else ExitCode.DONE
+
+
+def _report(error: Exception) -> int:
+    """Say what went wrong in one sentence and what to do in another; return the exit code."""
+    match error:
+        case KvcsError():
+            sentence, advice, code = str(error), hint(error), exit_code(error)
+        case TimeoutError():
+            sentence, advice, code = "it took too long", TIMEOUT_HINT, ExitCode.TIMEOUT
+        case _:
+            sentence = f"unexpected {type(error).__name__}: {error}"
+            advice, code = "This is a bug in kvcs; KVCS_DEBUG=1 shows where.", ExitCode.FAILED
+    click.echo(f"kvcs: {sentence}", err=True)
+    if advice:
+        click.echo(f"  {advice}", err=True)
+    if os.environ.get("KVCS_DEBUG"):
+        traceback.print_exception(error)
+    return code

@@ -23,7 +23,18 @@ from kvcs.errors import (
     UnsupportedEncoding,
 )
 
-__all__ = ("EXIT_CODES", "ExitCode", "NotFound", "exit_code", "hint")
+__all__ = (
+    "EXIT_CODES",
+    "TIMEOUT_HINT",
+    "ExitCode",
+    "Incomplete",
+    "NotFound",
+    "exit_code",
+    "first_cause",
+    "hint",
+)
+
+TIMEOUT_HINT: Final = "Try again, or give it longer with --timeout."
 
 
 class ExitCode(IntEnum):
@@ -45,9 +56,27 @@ class NotFound(KvcsError):
     """What was asked for is not there."""
 
 
+class Incomplete(KvcsError):
+    """Not all that was asked for could be had, and nothing was written.
+
+    Attributes:
+        reason: What is missing, and why.
+        code: Exit code of that reason.
+    """
+
+    def __init__(self, reason: str, code: ExitCode) -> None:
+        super().__init__(reason, code)
+        self.reason = reason
+        self.code = code
+
+    def __str__(self) -> str:
+        return self.reason
+
+
 EXIT_CODES: Final[dict[type[KvcsError], ExitCode]] = {
     ConfigError: ExitCode.USAGE,
     NotFound: ExitCode.NOT_FOUND,
+    Incomplete: ExitCode.FAILED,
     RequestTimedOut: ExitCode.TIMEOUT,
     RequestFailed: ExitCode.FAILED,
     ConnectFailed: ExitCode.UNREACHABLE,
@@ -77,7 +106,8 @@ _REQUEST_CODES: Final[dict[int, ExitCode]] = {
 _HINTS: Final[dict[type[KvcsError], str]] = {
     ConfigError: "See the command's --help.",
     NotFound: "Check the scope key and the tokens, or wait until the publisher has started.",
-    RequestTimedOut: "Try again, or give it longer with --timeout.",
+    Incomplete: "Nothing was written; try again, or ask for what is there (--blocks, --layers).",
+    RequestTimedOut: TIMEOUT_HINT,
     ConnectFailed: "Check that a relay runs there (kvcs relay run), and its certificate (--ca).",
     ConnectionLost: "Check the other side's log, then try again.",
     ProtocolError: "The other side may speak another draft; kvcs speaks MOQT draft 22.",
@@ -93,8 +123,19 @@ _REQUEST_HINTS: Final[dict[ExitCode, str]] = {
 }
 
 
+def first_cause(error: Exception) -> Exception:
+    """Return the first error of a group: one sentence is what a person can act on."""
+    match error:
+        case ExceptionGroup(exceptions=(Exception() as first, *_)):
+            return first_cause(first)
+        case _:
+            return error
+
+
 def exit_code(error: KvcsError) -> ExitCode:
     """Return the exit code of `error`: the most specific class in the table decides."""
+    if isinstance(error, Incomplete):
+        return error.code
     if isinstance(error, RequestFailed) and error.code in _REQUEST_CODES:
         return _REQUEST_CODES[error.code]
     return next(EXIT_CODES[cls] for cls in type(error).__mro__ if cls in EXIT_CODES)

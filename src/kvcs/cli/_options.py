@@ -1,12 +1,14 @@
 """Options that several commands share; every ``--a-b`` also reads ``KVCS_A_B``.
 
-Precedence is flag, environment, the TOML file of ``--config``, default.
+Precedence is flag, environment, the TOML file of ``--config``, default. It is click's own: the
+file becomes the command's default map, so a flag that is absent never overwrites it.
 """
 
 import difflib
 import logging
 import tomllib
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,44 +18,75 @@ from kvcs.cli._output import JsonFormatter, Output
 from kvcs.cli._units import DURATION
 from kvcs.errors import ConfigError
 
-__all__ = ("Command", "connection_options", "option", "pass_output")
+__all__ = (
+    "INPUT_FILE",
+    "OUTPUT_FILE",
+    "Command",
+    "RelaySettings",
+    "configure_logging",
+    "connection_options",
+    "option",
+    "pass_output",
+    "url_argument",
+)
+
+INPUT_FILE: Final = click.Path(path_type=Path, dir_okay=False, exists=True)
+OUTPUT_FILE: Final = click.Path(path_type=Path, dir_okay=False)
 
 _SHARED: Final = ("json", "verbose", "quiet", "no_color", "log_level", "log_format")
+_LEVELS: Final = {-1: "ERROR", 0: "WARNING", 1: "INFO", 2: "DEBUG"}
+
+# Larger than any sensible file of settings.
+_MAX_CONFIG_BYTES: Final = 2**20
 
 pass_output = click.make_pass_decorator(Output)
 
 type Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-_LEVELS: Final = {-1: "ERROR", 0: "WARNING", 1: "INFO", 2: "DEBUG"}
-
 
 def option(*names: str, **attributes: Any) -> Decorator:
     """Return a click option that also reads its ``KVCS_`` variable and shows both."""
-    flag = max(names, key=len).partition("/")[0].lstrip("-")
-    attributes.setdefault("envvar", f"KVCS_{flag.upper().replace('-', '_')}")
-    attributes.setdefault("show_default", True)
-    return click.option(*names, **attributes)
+    return click.option(*names, **_documented(names, attributes))
+
+
+def _documented(names: tuple[str, ...], attributes: dict[str, Any]) -> dict[str, Any]:
+    flag = next(name for name in names if name.startswith("--")).partition("/")[0]
+    return {
+        "envvar": f"KVCS_{flag[2:].upper().replace('-', '_')}",
+        "show_envvar": True,
+        "show_default": True,
+        **attributes,
+    }
 
 
 def _read_config(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
+    """Make the settings of a TOML file the defaults of the command."""
     if value is None:
         return
-    try:
-        table = tomllib.loads(value.read_text())
-    except OSError as error:
-        raise ConfigError("--config", "a readable file", f"{value}: {error.strerror}") from error
-    except ValueError as error:
-        raise ConfigError("--config", "a TOML file", f"{value}: {error}") from error
     known = {str(parameter.name): parameter for parameter in ctx.command.params}
     defaults: dict[str, Any] = {}
-    for key, setting in table.items():
+    for key, setting in _load_toml(value).items():
         name = key.replace("-", "_")
         if name not in known or name == "config":
             close = difflib.get_close_matches(name, known, n=1)
             expected = f"a setting of this command{f', perhaps {close[0]!r}' if close else ''}"
             raise ConfigError(f"{value}: {key}", expected)
+        is_flag = getattr(known[name], "is_flag", False)
+        if isinstance(setting, bool) != is_flag or isinstance(setting, dict | list):
+            expected = "true or false" if is_flag else "a text or a number"
+            raise ConfigError(f"{value}: {key}", expected)
         defaults[name] = setting
     ctx.default_map = defaults
+
+
+def _load_toml(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            return tomllib.loads(file.read(_MAX_CONFIG_BYTES).decode())
+    except OSError as error:
+        raise ConfigError("--config", "a readable file", f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError("--config", "a TOML file", f"{path}: {error}") from error
 
 
 class Command(click.Command):
@@ -62,48 +95,73 @@ class Command(click.Command):
     def __init__(self, *arguments: Any, **attributes: Any) -> None:
         super().__init__(*arguments, **attributes)
         self.params += [
-            click.Option(["--config"], envvar="KVCS_CONFIG", is_eager=True, expose_value=False,
-                         type=click.Path(path_type=Path, dir_okay=False), callback=_read_config,
-                         help="TOML file with settings of this command."),
-            click.Option(["--json"], envvar="KVCS_JSON", is_flag=True,
-                         help="One JSON object on standard output."),
-            click.Option(["-v", "--verbose"], envvar="KVCS_VERBOSE", count=True,
-                         help="More on standard error; twice for all."),
-            click.Option(["-q", "--quiet"], envvar="KVCS_QUIET", is_flag=True, help="Errors only."),
-            click.Option(["--no-color"], envvar="NO_COLOR", is_flag=True, help="No colours."),
-            click.Option(["--log-level"], envvar="KVCS_LOG_LEVEL",
-                         type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]),
-                         help="Log from this level on; -v and -vv are short for INFO and DEBUG."),
-            click.Option(["--log-format"], envvar="KVCS_LOG_FORMAT", default="text",
-                         type=click.Choice(["text", "json"]),
-                         help="Form of log lines on standard error."),
+            _option("--config", is_eager=True, expose_value=False, callback=_read_config,
+                    type=click.Path(path_type=Path, dir_okay=False),
+                    help="TOML file with settings of this command; a flag or a variable wins."),
+            _option("--json", is_flag=True, help="One JSON object on standard output."),
+            _option("-v", "--verbose", count=True,
+                    help="More on standard error; twice for all."),
+            _option("-q", "--quiet", is_flag=True, help="Results and errors only."),
+            _option("--no-color", is_flag=True, help="No colours; so does NO_COLOR."),
+            _option("--log-level", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]),
+                    help="Log from this level on; -v and -vv are short for INFO and DEBUG."),
+            _option("--log-format", default="text", type=click.Choice(["text", "json"]),
+                    help="Form of log lines on standard error."),
         ]  # fmt: skip
 
     def invoke(self, ctx: click.Context) -> Any:
         """Open the output, then run the command with its own parameters."""
         shared = {name: ctx.params.pop(name) for name in _SHARED}
         verbosity = -1 if shared["quiet"] else min(shared["verbose"], 2)
-        _configure_logging(shared["log_level"] or _LEVELS[verbosity], shared["log_format"])
+        level = shared["log_level"] or _LEVELS[verbosity]
+        configure_logging(level, as_json=shared["log_format"] == "json")
         ctx.obj = Output(as_json=shared["json"], color=not shared["no_color"], quiet=verbosity < 0)
         return super().invoke(ctx)
 
 
+def _option(*names: str, **attributes: Any) -> click.Option:
+    return click.Option([*names], **_documented(names, attributes))
+
+
+def url_argument(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the argument URL."""
+    return click.argument("url", envvar="KVCS_URL")(function)
+
+
 def connection_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what a command needs to reach a relay: ``--ca``, ``--timeout`` and the like."""
+    """Add what a command needs to reach a relay; `RelaySettings` takes the values."""
     for decorator in (
         option("--timeout", type=DURATION, default="30s", help="Whole time allowed."),
         option("--insecure-loopback", is_flag=True,
                help="Skip certificate checks, towards a loopback address only."),
-        option("--ca", type=click.Path(path_type=Path, dir_okay=False, exists=True),
-               help="PEM file with the certificate authority to trust."),
+        option("--ca", type=INPUT_FILE,
+               help="PEM file with the certificate authority to trust instead of the public ones."),
     ):  # fmt: skip
         function = decorator(function)
     return function
 
 
-def _configure_logging(level: str, form: str) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelaySettings:
+    """How a command reaches a relay.
+
+    Attributes:
+        url: Where it is.
+        ca: Certificate authority to trust, or None for the public ones.
+        insecure_loopback: Check no certificate; only towards this machine.
+        timeout: Seconds for the whole command, or for its preparation.
+    """
+
+    url: str
+    ca: Path | None
+    insecure_loopback: bool
+    timeout: float
+
+
+def configure_logging(level: str, *, as_json: bool = False) -> None:
+    """Send the log of kvcs to standard error."""
     stream = logging.StreamHandler()
-    if form == "json":
+    if as_json:
         stream.setFormatter(JsonFormatter())
     else:
         stream.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))

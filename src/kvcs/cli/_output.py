@@ -3,9 +3,11 @@
 import json
 import logging
 import sys
+from collections.abc import Callable
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.live import Live
 from rich.progress import Progress
 from rich.table import Table
 
@@ -80,6 +82,10 @@ class Output:
         """Tell what is going on, on standard error."""
         if not self.quiet:
             self._err.print(text, markup=False, soft_wrap=True)
+
+    def live(self, draw: Callable[[], RenderableType]) -> Live:
+        """Return a picture that is drawn again and again, for a terminal."""
+        return Live(get_renderable=draw, console=self._err, refresh_per_second=12)
 
     def progress(self, *columns: Any) -> Progress:
         """Return a progress display that draws only where a person can see it."""

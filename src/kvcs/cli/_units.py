@@ -1,6 +1,8 @@
 """Sizes and durations as people write them."""
 
 import re
+from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any, Final
 
 import click
@@ -19,7 +21,7 @@ _SIZE_UNITS: Final = {
     "GIB": 2**30,
     "TIB": 2**40,
 }
-_DURATION_UNITS: Final = {"": 1.0, "MS": 0.001, "S": 1.0, "M": 60.0, "H": 3600.0, "D": 86400.0}
+_DURATION_UNITS: Final = {"": "1", "MS": "0.001", "S": "1", "M": "60", "H": "3600", "D": "86400"}
 _QUANTITY: Final = re.compile(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([A-Za-z]*)\s*", re.ASCII)
 
 
@@ -38,15 +40,15 @@ def parse_duration(text: str) -> float:
     Raises:
         ValueError: Not a number, or an unknown unit.
     """
-    return _parse(text, _DURATION_UNITS, "30s, 250ms or 2h")
+    return float(_parse(text, _DURATION_UNITS, "30s, 250ms or 2h"))
 
 
-def _parse(text: str, units: dict[str, int] | dict[str, float], examples: str) -> float:
+def _parse(text: str, units: Mapping[str, int | str], examples: str) -> Decimal:
     match = _QUANTITY.fullmatch(text)
     unit = units.get(match[2].upper()) if match else None
     if match is None or unit is None:
         raise ValueError(f"expected {examples}, got {text!r}")
-    return float(match[1]) * unit
+    return Decimal(match[1]) * Decimal(unit)
 
 
 class _Quantity(click.ParamType[Any]):
@@ -55,10 +57,8 @@ class _Quantity(click.ParamType[Any]):
         self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value
         try:
-            return self._parse(value)
+            return self._parse(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
 

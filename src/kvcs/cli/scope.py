@@ -3,15 +3,16 @@
 import os
 import secrets
 from pathlib import Path
+from typing import Final
 
 import click
 
 from kvcs.cli._options import Command, option, pass_output
 from kvcs.cli._output import Output
 from kvcs.errors import ConfigError
-from kvcs.kv.identity import KVSP_PROVISIONAL, parse_scope_key
+from kvcs.kv.identity import KVSP_PROVISIONAL, ScopeKey, parse_scope_key
 
-__all__ = ("load_scope_key", "scope", "scope_key_option")
+__all__ = ("load_scope_key", "scope", "scope_key_option", "write_scope_key")
 
 scope_key_option = option(
     "--scope-key-file",
@@ -20,19 +21,39 @@ scope_key_option = option(
     help="File with the scope key: 32 octets, or 64 hex digits. Make one with kvcs scope new.",
 )
 
+# A key file has at most 64 digits and a line end; more is read only to tell that it is too long.
+_MAX_KEY_FILE_BYTES: Final = 128
 
-def load_scope_key(path: Path) -> bytes:
+
+def load_scope_key(path: Path) -> ScopeKey:
     """Read a scope key file.
 
     Raises:
         ConfigError: The file cannot be read or holds no scope key.
     """
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(_MAX_KEY_FILE_BYTES)
     except OSError as error:
         got = f"{path}: {error.strerror}"
         raise ConfigError("--scope-key-file", "a readable file", got) from error
     return parse_scope_key(content)
+
+
+def write_scope_key(path: Path) -> ScopeKey:
+    """Write a new random scope key to a new file, which only its owner can read.
+
+    Raises:
+        ConfigError: The file exists, or cannot be written.
+    """
+    key = ScopeKey(secrets.token_bytes(32))
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise ConfigError("PATH", "a new file", f"{path}: {error.strerror}") from error
+    with os.fdopen(descriptor, "w") as file:
+        file.write(key.octets.hex() + "\n")
+    return key
 
 
 @click.group()
@@ -45,13 +66,6 @@ def scope() -> None:
 @pass_output
 def new(output: Output, path: Path) -> None:
     """Write a new scope key to PATH (readable by you only) and show its Scope ID."""
-    key = secrets.token_bytes(32)
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except OSError as error:
-        raise ConfigError("PATH", "a new file", f"{path}: {error.strerror}") from error
-    with os.fdopen(descriptor, "w") as file:
-        file.write(key.hex() + "\n")
-    scope_id = KVSP_PROVISIONAL.scope_id(parse_scope_key(key)).hex()
+    scope_id = KVSP_PROVISIONAL.scope_id(write_scope_key(path)).hex()
     output.result({"path": str(path), "scope_id": scope_id})
     output.text(f"Scope ID {scope_id}\nThe key is in {path}; give it only to members of the scope.")

@@ -1,0 +1,272 @@
+"""What the demo and its nodes say to each other: one JSON object per line.
+
+The first line that a node reads is its job. `Go` lets it take its next step. Everything a node
+writes to standard output is an event.
+"""
+
+from typing import Final
+
+import msgspec
+
+__all__ = (
+    "MAX_LINE_BYTES",
+    "Announced",
+    "Command",
+    "Compared",
+    "ConsumerJob",
+    "Event",
+    "Failed",
+    "Go",
+    "Halfway",
+    "Joined",
+    "LayerPassed",
+    "Listening",
+    "PublisherJob",
+    "Ready",
+    "RelayCounters",
+    "RelayJob",
+    "Retrieved",
+    "decode_command",
+    "decode_event",
+    "encode_line",
+)
+
+# The longest line is a job with the tokens of a prompt.
+MAX_LINE_BYTES: Final = 2**20
+
+
+class _Line(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag=True):
+    """A line; its type is its tag."""
+
+
+class RelayJob(_Line):
+    """Run a relay on a free port.
+
+    Attributes:
+        directory: Where the development certificate goes.
+        cache_bytes: Budget of the cache.
+    """
+
+    directory: str
+    cache_bytes: int
+
+
+class _EndpointJob(_Line):
+    """What publisher and consumers need.
+
+    Attributes:
+        url: The relay.
+        directory: Where the certificate authority and the scope key are.
+        engine: Name of the engine, or ``file``.
+        model: Path of a model, or of a cache file; None for the default.
+        timeout: Seconds for everything.
+    """
+
+    url: str
+    directory: str
+    engine: str
+    model: str | None
+    timeout: float
+
+
+class PublisherJob(_EndpointJob):
+    """Publish the prompt's prefix; wait for `Go` to begin, before the first layer and halfway."""
+
+
+class Ready(_Line):
+    """Model or file are loaded.
+
+    Attributes:
+        blocks: Blocks of the prefix.
+        tokens: The whole prompt.
+        descriptor: What the cache is computed with, as JSON.
+    """
+
+    blocks: int
+    tokens: list[int]
+    descriptor: str
+
+
+class ConsumerJob(_EndpointJob):
+    """Take a prefix when `Go` comes; compare with a run without reuse at the second `Go`.
+
+    Attributes:
+        prompt: What to ask for, for a consumer that needs no model; None to find it out.
+        layers: The first so many layers; None for all.
+        blocks: The first so many blocks; None for all.
+        new_tokens: Tokens to decode; 0 for none.
+        idle_timeout: Seconds after which a silent relay counts as gone.
+    """
+
+    prompt: Ready | None = None
+    layers: int | None = None
+    blocks: int | None = None
+    new_tokens: int = 0
+    idle_timeout: float = 10.0
+
+
+class Go(_Line):
+    """Take the next step."""
+
+
+class Listening(_Line):
+    """The relay is open.
+
+    Attributes:
+        port: UDP port.
+    """
+
+    port: int
+
+
+class Announced(_Line):
+    """The publication exists; no layer does.
+
+    Attributes:
+        namespace: Its Track Namespace in text form.
+    """
+
+    namespace: str
+
+
+class Halfway(_Line):
+    """Half of the layers are published; the publisher waits."""
+
+
+class Joined(_Line):
+    """The consumer found the publication and has its manifest.
+
+    Attributes:
+        listed_layers: Layers that the manifest listed.
+    """
+
+    listed_layers: int
+
+
+class LayerPassed(_Line):
+    """A layer was published, or became usable.
+
+    Attributes:
+        layer_index: Layer.
+        size_bytes: Octets of its keys and values.
+        digests: KVSP layer digest of each block, in hex.
+        seconds: Since the publisher's or the retrieval's start.
+    """
+
+    layer_index: int
+    size_bytes: int
+    digests: list[str]
+    seconds: float
+
+
+class Retrieved(_Line):
+    """What came of a retrieval; the fields of `kvcs.client.Verdict`.
+
+    Attributes:
+        text: What was decoded.
+        reused_tokens: Tokens whose keys and values were not computed.
+        time_to_first_token: Seconds, or None when nothing was decoded.
+        failure: Why the prefix was given up, or None.
+        is_like_file: Every byte equals the file's; None where there is no file.
+    """
+
+    complete: bool
+    verified: int
+    rejected: int
+    missing: int
+    duplicate: int
+    excess: int
+    payload_bytes: int
+    first_layer_s: float | None
+    last_layer_s: float | None
+    layers: int
+    blocks: int
+    text: str = ""
+    reused_tokens: int = 0
+    time_to_first_token: float | None = None
+    failure: str | None = None
+    is_like_file: bool | None = None
+
+
+class Compared(_Line):
+    """The run without reuse has ended.
+
+    Attributes:
+        is_equal: It decoded the same tokens.
+        tokens: How many.
+        time_to_first_token: Seconds.
+    """
+
+    is_equal: bool
+    tokens: int
+    time_to_first_token: float
+
+
+class RelayCounters(_Line):
+    """Counters of the relay since its start."""
+
+    bytes_in: int
+    bytes_out: int
+    upstream_subscriptions: int
+
+
+class Failed(_Line):
+    """The node gives up.
+
+    Attributes:
+        reason: One sentence.
+    """
+
+    reason: str
+
+
+type Command = RelayJob | PublisherJob | ConsumerJob | Go
+type Event = (
+    Listening
+    | Ready
+    | Announced
+    | Halfway
+    | Joined
+    | LayerPassed
+    | Retrieved
+    | Compared
+    | RelayCounters
+    | Failed
+)
+
+_commands: Final = msgspec.json.Decoder[Command](RelayJob | PublisherJob | ConsumerJob | Go)
+_events: Final = msgspec.json.Decoder[Event](
+    Listening
+    | Ready
+    | Announced
+    | Halfway
+    | Joined
+    | LayerPassed
+    | Retrieved
+    | Compared
+    | RelayCounters
+    | Failed
+)
+
+
+def encode_line(line: Command | Event) -> bytes:
+    """Return the line, with its end."""
+    return msgspec.json.encode(line) + b"\n"
+
+
+def decode_command(line: bytes) -> Command:
+    """Decode what a node was told.
+
+    Raises:
+        msgspec.DecodeError: No such line.
+    """
+    return _commands.decode(line)
+
+
+def decode_event(line: bytes) -> Event:
+    """Decode what a node said.
+
+    Raises:
+        msgspec.DecodeError: No such line.
+    """
+    return _events.decode(line)

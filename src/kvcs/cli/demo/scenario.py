@@ -1,0 +1,277 @@
+"""The play of the demo: who does what, and when.
+
+Nothing happens by time: the first consumer waits for the announcement before the first layer is
+computed, the second one joins when a layer in the middle has been published (the publisher
+waits for it there), the third one comes when the publisher's process has ended.
+"""
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from kvcs.cli._errors import ExitCode, Incomplete
+from kvcs.cli.demo.board import Board
+from kvcs.cli.demo.material import FILE
+from kvcs.cli.demo.messages import (
+    Announced,
+    Compared,
+    ConsumerJob,
+    Halfway,
+    Joined,
+    LayerPassed,
+    Listening,
+    PublisherJob,
+    Ready,
+    RelayCounters,
+    RelayJob,
+    Retrieved,
+)
+from kvcs.cli.demo.portion import Portion
+from kvcs.cli.demo.process import NodeFailed, NodeProcess
+from kvcs.cli.scope import write_scope_key
+from kvcs.kv.descriptor import Descriptor
+
+__all__ = ("DemoConfig", "DemoResult", "Scenario")
+
+_CACHE_BYTES: Final = 256 * 2**20
+NEW_TOKENS: Final = 32
+# Seconds after which a consumer takes a silent relay for gone: a busy machine is not a dead one,
+# but where the relay is killed on purpose nobody wants to wait long.
+_IDLE_TIMEOUT: Final = 10.0
+_SHORT_IDLE_TIMEOUT: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoConfig:
+    """Settings of the demo.
+
+    Attributes:
+        engine: Name of an engine, or ``file``.
+        model: Model of the engine, or a cache file; None for the default.
+        kill_relay: Kill the relay in the middle of the first consumer's forward pass.
+        timeout: Seconds for everything.
+    """
+
+    engine: str
+    model: Path | None = None
+    kill_relay: bool = False
+    timeout: float = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoResult:
+    """What came of the demo.
+
+    Attributes:
+        portions: One per consumer.
+        relay: Counters of the relay.
+        equal: Every byte and every token is what it must be.
+        succeeded: And nothing is missing or was rejected, unless the relay was killed.
+    """
+
+    portions: list[Portion]
+    relay: RelayCounters
+    equal: bool
+    succeeded: bool
+
+
+class Scenario:
+    """One performance.
+
+    Args:
+        config: Settings.
+        directory: An empty directory for certificate and scope key.
+        board: Shows what happens.
+    """
+
+    def __init__(self, config: DemoConfig, directory: Path, board: Board) -> None:
+        self._config = config
+        self._directory = directory
+        self._board = board
+        self._stack = AsyncExitStack()
+        self._nodes: list[NodeProcess] = []
+        self._url = ""
+        self._ready: Ready | None = None
+        self._published: dict[int, list[str]] = {}
+
+    async def run(self) -> DemoResult:
+        """Perform, within the timeout.
+
+        Raises:
+            NodeFailed: A process gave up or ended.
+            Incomplete: It took too long.
+        """
+        write_scope_key(self._directory / "scope.key")
+        try:
+            async with asyncio.timeout(self._config.timeout), self._stack:
+                relay = await self._start_relay()
+                if self._config.kill_relay:
+                    return await self._perform_with_a_killed_relay(relay)
+                return await self._perform(relay)
+        except TimeoutError:
+            logs = "".join(f"\n{node.name}: {node.log}" for node in self._nodes if node.log)
+            text = f"the demo did not end within {self._config.timeout:g} s{logs}"
+            raise Incomplete(text, ExitCode.TIMEOUT) from None
+
+    # The plays.
+
+    async def _perform(self, relay: NodeProcess) -> DemoResult:
+        publisher = await self._start_publisher()
+        live, first = await self._start_consumer("live")
+        late, second = await self._start_consumer("mid-join")
+        await self._open(publisher, live, first)
+        await second.expect(Ready)
+        await publisher.expect(Halfway)
+        second.go()
+        await self._join(late, second)
+        publisher.go()
+        for portion, node in ((live, first), (late, second)):
+            portion.retrieved = await node.expect(Retrieved)
+        await publisher.ended()
+        self._board.note("the publisher has left")
+        last = await self._take_part()
+        for portion, node in ((live, first), (late, second)):
+            await self._compare(portion, node)
+        return self._judge([live, late, last], await self._statistics(relay))
+
+    async def _perform_with_a_killed_relay(self, relay: NodeProcess) -> DemoResult:
+        """Kill the relay when the consumer's forward pass has used half of the layers."""
+        publisher = await self._start_publisher()
+        live, first = await self._start_consumer("live")
+        await self._open(publisher, live, first)
+        await publisher.expect(Halfway)
+        await live.has_layers(len(self._published))
+        statistics = await self._statistics(relay)
+        relay.kill()
+        publisher.kill()
+        self._board.note("the relay has been killed; the consumer computes what it lacks")
+        live.retrieved = await first.expect(Retrieved)
+        await self._compare(live, first)
+        return self._judge([live], statistics)
+
+    async def _open(self, publisher: NodeProcess, live: Portion, first: NodeProcess) -> None:
+        """Let the first consumer wait, announce, and begin once it is subscribed."""
+        ready = self._ready = await publisher.expect(Ready)
+        mine = await first.expect(Ready)
+        if mine != ready:
+            reason = "publisher and consumer computed different tokens or descriptors"
+            raise NodeFailed(first.name, reason, "")
+        descriptor = Descriptor.decode(ready.descriptor.encode())
+        self._board.open(layers=descriptor.layers)
+        prefix = ready.blocks * descriptor.block_tokens
+        self._board.note(
+            f"{self._config.engine}: {descriptor.layers} layers, a prompt of {len(ready.tokens)} "
+            f"tokens, {ready.blocks} blocks ({prefix} tokens) to share"
+        )
+        first.go()
+        publisher.go()
+        announced = await publisher.expect(Announced)
+        self._board.note(f"publication {announced.namespace}")
+        await self._join(live, first)
+        publisher.go()
+
+    async def _join(self, portion: Portion, node: NodeProcess) -> None:
+        joined = await node.expect(Joined)
+        self._board.note(
+            f"consumer {portion.name} is there; {joined.listed_layers} layers are listed"
+        )
+
+    async def _take_part(self) -> Portion:
+        """Let a consumer without a model take half of the layers and the first blocks."""
+        ready = self._ready
+        assert ready is not None
+        portion, node = await self._start_consumer(
+            "after the end",
+            prompt=ready,
+            layers=max(1, Descriptor.decode(ready.descriptor.encode()).layers // 2),
+            blocks=max(1, ready.blocks // 2),
+        )
+        await node.expect(Ready)
+        node.go()
+        await self._join(portion, node)
+        portion.retrieved = await node.expect(Retrieved)
+        return portion
+
+    async def _compare(self, portion: Portion, node: NodeProcess) -> None:
+        """Let a consumer that decoded do it again without reuse; one after the other."""
+        if self._decodes:
+            node.go()
+            portion.compared = await node.expect(Compared)
+
+    async def _statistics(self, relay: NodeProcess) -> RelayCounters:
+        relay.go()
+        return await relay.expect(RelayCounters)
+
+    # The processes.
+
+    @property
+    def _decodes(self) -> bool:
+        return self._config.engine != FILE
+
+    async def _start(self, node: NodeProcess) -> NodeProcess:
+        self._nodes.append(node)
+        return await self._stack.enter_async_context(node)
+
+    async def _start_relay(self) -> NodeProcess:
+        job = RelayJob(directory=str(self._directory), cache_bytes=_CACHE_BYTES)
+        relay = await self._start(NodeProcess("relay", job))
+        listening = await relay.expect(Listening)
+        self._url = f"moqt://127.0.0.1:{listening.port}/"
+        self._board.note(f"relay on {self._url}")
+        return relay
+
+    async def _start_publisher(self) -> NodeProcess:
+        def note_layer(layer: LayerPassed) -> None:
+            self._published[layer.layer_index] = layer.digests
+            self._board.publish_layer(layer)
+
+        job = PublisherJob(**self._endpoint())
+        return await self._start(NodeProcess("publisher", job, on_layer=note_layer))
+
+    async def _start_consumer(
+        self,
+        name: str,
+        *,
+        prompt: Ready | None = None,
+        layers: int | None = None,
+        blocks: int | None = None,
+    ) -> tuple[Portion, NodeProcess]:
+        portion = Portion(name)
+
+        def note_layer(layer: LayerPassed) -> None:
+            portion.add(layer)
+            self._board.receive_layer(name, layer)
+
+        job = ConsumerJob(
+            **self._endpoint(),
+            prompt=prompt,
+            layers=layers,
+            blocks=blocks,
+            new_tokens=NEW_TOKENS if self._decodes and prompt is None else 0,
+            idle_timeout=_SHORT_IDLE_TIMEOUT if self._config.kill_relay else _IDLE_TIMEOUT,
+        )
+        node = NodeProcess(f"consumer {name!r}", job, on_layer=note_layer)
+        return portion, await self._start(node)
+
+    def _endpoint(self) -> dict[str, Any]:
+        config = self._config
+        return {
+            "url": self._url,
+            "directory": str(self._directory),
+            "engine": config.engine,
+            "model": None if config.model is None else str(config.model),
+            "timeout": config.timeout,
+        }
+
+    # The verdict.
+
+    def _judge(self, portions: list[Portion], relay: RelayCounters) -> DemoResult:
+        for portion in portions:
+            portion.judge(self._published, decodes=self._decodes)
+        equal = all(portion.is_equal for portion in portions)
+        whole = all(portion.is_whole for portion in portions)
+        lost = [portion for portion in portions if portion.is_recomputed]
+        succeeded = equal and (bool(lost) if self._config.kill_relay else whole)
+        return DemoResult(portions=portions, relay=relay, equal=equal, succeeded=succeeded)
