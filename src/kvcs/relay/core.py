@@ -188,8 +188,11 @@ class RelayCore:
         """Let time pass."""
         self._now = now
         self.cache.expire(now=now)
+        due: list[Callable[[float], None]] = []
         while self._alarms and self._alarms[0][0] <= now:
-            heappop(self._alarms)[2](now)
+            due.append(heappop(self._alarms)[2])
+        for alarm in due:
+            alarm(now)
 
     # Requests.
 

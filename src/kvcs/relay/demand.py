@@ -277,15 +277,25 @@ class Demand:
         return self.supply.probe((start, through), None if asked is not None else ask, now=now)
 
     def _first_unknown(self, start: Location, through: int, now: float) -> int:
+        """Return where to begin a FETCH that also finds out where a range ends.
+
+        That is behind everything that is held; gaps before that are fetched by themselves.
+        """
+        store = self.supply.store
         position = to_position(start)
+        for group_id in reversed(store.groups()):
+            held = [ids[-1] for ids in (s.ids for s in store.subgroups(group_id)) if ids]
+            if group_id << 64 <= through and held:
+                position = max(position, (group_id << 64 | max(held)) + 1)
+                break
         while position < through:
-            match self.supply.store.lookup(to_location(position), now=now):
-                case Unknown():
-                    break
+            match store.lookup(to_location(position), now=now):
                 case Absent(through=last):
                     position = to_position(last) + 1
                 case Found():
                     position += 1
+                case Unknown():
+                    break
         return min(position, through)
 
     # Answering.

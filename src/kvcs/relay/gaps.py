@@ -135,10 +135,11 @@ class Gaps:
             if gap in self._gaps and self._advance(gap, now) and start <= gap.position <= through:
                 self._give_up(gap, through, marker)
 
-    def next_deadline(self) -> float | None:
-        """Return when something that is under way on a subscription is late."""
+    def next_deadline(self, *, now: float) -> float | None:
+        """Return when something that is under way on a subscription will be late."""
         deadlines = (self._live_deadline(gap) for gap in self._gaps)
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+        coming = (deadline for deadline in deadlines if deadline is not None and deadline > now)
+        return min(coming, default=None)
 
     def _settle(self, gap: _Gap, now: float) -> None:
         if not self._advance(gap, now):

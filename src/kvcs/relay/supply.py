@@ -26,7 +26,7 @@ from kvcs.moqt.session.actions import RequestId
 from kvcs.moqt.session.events import PublishReceived, RequestAccepted, RequestRejected
 from kvcs.moqt.track.delivery import Delivery
 from kvcs.moqt.track.interval import to_location
-from kvcs.moqt.track.store import TrackStore
+from kvcs.moqt.track.store import Found, TrackStore
 from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
@@ -135,6 +135,7 @@ class Supply:
         self._listener = listener
         self._statuses: list[UpstreamStatus] = []
         self._malformed_at: set[PeerId] = set()
+        self._stalled: dict[PeerId, float] = {}
         self._has_properties = False
         self._alarm: float | None = None
 
@@ -252,6 +253,8 @@ class Supply:
         self, span: tuple[int, int], location_filter: LocationFilter | None, now: float
     ) -> UpstreamFetch | None:
         for peer in self.publishers():
+            if self._stalled.get(peer.id, now) > now:
+                continue
             try:
                 fetch = UpstreamFetch.request(
                     self,
@@ -277,6 +280,7 @@ class Supply:
             if fetch not in self.gaps.fetches:
                 return
             if fetch.position == position:
+                self._stalled[fetch.peer.id] = now + self._host.limits.fill_timeout
                 fetch.give_up(now=now)
             else:
                 self._watch_progress(fetch, now)
@@ -398,12 +402,16 @@ class Supply:
             self._look_again(now)
             return
         self._learn_properties(properties)
-        if fetch.end is not None:
-            end = to_location(fetch.end)
+        if fetch.end is None:
+            return
+        end = to_location(fetch.end)
+        if fetch.end_of_track and not self._finish_track(fetch.peer, end, now):
+            return
+        # An End Location is never before the range, so that one at its first Location may
+        # stand for a range that is empty; the stream will tell.
+        if fetch.end > fetch.start or fetch.end_of_track:
             self.store.raise_largest(end)
-            if fetch.end_of_track and not self._finish_track(fetch.peer, end, now):
-                return
-        self._listener.probe_answered(fetch, now=now)
+            self._listener.probe_answered(fetch, now=now)
 
     def fetch_refused(
         self, fetch: UpstreamFetch, rejection: RequestRejected, *, now: float
@@ -418,8 +426,12 @@ class Supply:
         """Note that nothing more comes on a FETCH."""
         self.gaps.fetches.remove(fetch)
         if fetch.end is None:
-            code = RequestErrorCode.INTERNAL_ERROR
-            self._listener.probe_refused(fetch, code, _GONE, now=now)
+            self._listener.probe_refused(fetch, RequestErrorCode.INTERNAL_ERROR, _GONE, now=now)
+        else:
+            start = to_location(fetch.start)
+            if isinstance(self.store.lookup(start, now=now), Found):
+                self.store.raise_largest(start)
+            self._listener.probe_answered(fetch, now=now)
         self._host.cache.check_complete(self.name)
         self._look_again(now)
 
@@ -508,7 +520,8 @@ class Supply:
         """See to it that gaps are looked at when something is late, and now and then."""
         if not len(self.gaps):
             return
-        deadline = min(self.gaps.next_deadline() or now + _RECHECK, now + _RECHECK)
+        recheck = now + _RECHECK
+        deadline = min(self.gaps.next_deadline(now=now) or recheck, recheck)
         if self._alarm is None or deadline < self._alarm:
             self._alarm = deadline
             self._host.schedule(deadline, self._ring)

@@ -22,7 +22,7 @@ class Reader:
     def needs(self, group_id):
         return group_id in self.needed
 
-    def sacrifice(self, *, now):
+    def sacrifice(self, *, now):  # noqa: ARG002
         return max(self.needed & set(self.store.groups()), default=None)
 
 

@@ -1,0 +1,401 @@
+import pytest
+from tests.unit.relay.world import BLOCKS, NAMESPACE, TRACK, block, status, whole
+
+from kvcs.errors import RequestErrorCode
+from kvcs.moqt.codepoints import GroupOrder, ParameterType, PropertyType, RangeMarker
+from kvcs.moqt.session import events as ev
+from kvcs.moqt.wire.filters import LocationFilter, Range, RangeFilter
+from kvcs.moqt.wire.parameters import FillParameters, Parameters
+from kvcs.moqt.wire.properties import Properties
+from kvcs.names import FullTrackName, Location
+
+ALL = LocationFilter.absolute_start(0, 0)
+LAST = 2**64 - 1
+
+
+def layers(first, last):
+    return LocationFilter.absolute_start_group_end(first, 0, last - first)
+
+
+def warmed(world, groups=3, *, end=True):
+    """A relay that received a whole Track for a subscriber."""
+    publisher, consumer = world.publisher(), world.client()
+    publisher.store()
+    consumer.subscribe()
+    publisher.add_groups(*range(groups))
+    if end:
+        publisher.end_track(groups)
+    return publisher, consumer
+
+
+def test_fetch_of_what_is_held_asks_nobody(world):
+    publisher, consumer = warmed(world)
+
+    request_id = consumer.fetch(layers(0, 1))
+
+    assert consumer.objects(request_id) == whole(2)
+    accepted = consumer.one(request_id, ev.FetchAccepted)
+    assert (accepted.end_location, accepted.end_of_track) == (Location(1, BLOCKS), False)
+    consumer.one(request_id, ev.StreamFinished)
+    assert publisher.asked(ev.FetchReceived) == []
+
+
+def test_fetch_of_an_unknown_track_goes_upstream_and_is_kept(world):
+    publisher, one, other = world.publisher(), world.client(), world.client()
+    publisher.add_groups(0, 1, 2, 3)
+
+    first = one.fetch(layers(1, 2))
+    second = other.fetch(layers(1, 2))
+
+    for client, request_id in ((one, first), (other, second)):
+        assert client.objects(request_id) == whole(3)[BLOCKS:]
+        accepted = client.one(request_id, ev.FetchAccepted)
+        assert accepted.end_location == Location(2, BLOCKS)
+        assert client.markers(request_id) == []
+    assert publisher.asked(ev.SubscribeReceived) == []
+    fetched = [f.parameters.location_filter for f in publisher.asked(ev.FetchReceived)]
+    assert fetched[0] == layers(1, 2)
+    assert world.statistics.objects_in == 2 * BLOCKS
+
+
+def test_concurrent_fetches_of_one_range_share_one_upstream_fetch(world):
+    publisher = world.publisher()
+    publisher.add_groups(0, 1, 2)
+    publisher.silent.add(ev.FetchReceived)
+    consumers = [world.client() for _ in range(4)]
+
+    requests = [consumer.fetch(layers(0, 1)) for consumer in consumers]
+    (upstream,) = publisher.asked(ev.FetchReceived)
+    publisher.responder.answer_fetch(upstream, publisher.store(), now=world.now)
+    world.settle()
+
+    for consumer, request_id in zip(consumers, requests, strict=True):
+        assert consumer.objects(request_id) == whole(2)
+        accepted = consumer.one(request_id, ev.FetchAccepted)
+        assert accepted.end_location == Location(1, BLOCKS)
+    assert world.statistics.objects_in == 2 * BLOCKS
+
+
+def test_only_missing_ranges_are_fetched(world):
+    publisher, one, other = world.publisher(), world.client(), world.client()
+    publisher.add_groups(0, 1, 2, 3, 4)
+    one.fetch(layers(1, 1))
+    one.fetch(layers(3, 3))
+
+    request_id = other.fetch(layers(0, 4))
+
+    assert other.objects(request_id) == whole(5)
+    assert world.statistics.objects_in == 5 * BLOCKS
+
+
+def test_fetch_after_the_publisher_has_gone_is_served_from_the_cache(world):
+    publisher, consumer = warmed(world)
+    publisher.lose()
+
+    request_id = consumer.fetch(layers(0, 2))
+    beyond = consumer.fetch(ALL)
+
+    assert consumer.objects(request_id) == whole(3)
+    assert consumer.one(request_id, ev.FetchAccepted).end_location == Location(2, BLOCKS)
+    assert consumer.objects(beyond) == whole(3)
+    accepted = consumer.one(beyond, ev.FetchAccepted)
+    assert (accepted.end_location, accepted.end_of_track) == (Location(3, 0), True)
+    assert consumer.markers(beyond) == []
+
+
+def test_what_is_not_held_after_the_publisher_has_gone_is_marked_unknown(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.add_groups(0, 1, 2)
+    consumer.fetch(layers(2, 2))
+    publisher.lose()
+
+    request_id = consumer.fetch(layers(0, 5))
+
+    assert consumer.objects(request_id) == whole(3)[2 * BLOCKS :]
+    assert consumer.markers(request_id) == [(RangeMarker.UNKNOWN, 1, LAST)]
+    accepted = consumer.one(request_id, ev.FetchAccepted)
+    assert accepted.end_location == Location(2, BLOCKS)
+
+
+def test_fetch_of_nothing_known_without_publisher_does_not_exist(world):
+    consumer = world.client()
+
+    request_id = consumer.fetch(ALL)
+
+    assert consumer.rejection(request_id) is RequestErrorCode.DOES_NOT_EXIST
+
+
+def test_refusal_of_the_publisher_is_passed_on(world):
+    world.publisher()
+    consumer = world.client()
+
+    assert consumer.rejection(consumer.fetch(ALL)) is RequestErrorCode.DOES_NOT_EXIST
+
+
+def test_fetch_beyond_largest_is_an_invalid_range(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.add_groups(0)
+
+    assert consumer.rejection(consumer.fetch(layers(5, 6))) is RequestErrorCode.INVALID_RANGE
+
+
+def test_fetch_that_reaches_beyond_largest_ends_there(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.add_groups(0, 1)
+
+    request_id = consumer.fetch(layers(0, 9))
+
+    assert consumer.objects(request_id) == whole(2)
+    assert consumer.one(request_id, ev.FetchAccepted).end_location == Location(1, BLOCKS)
+
+
+def test_fetch_grows_with_the_track_when_nothing_is_subscribed(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.add_groups(0)
+    consumer.fetch(ALL)
+    publisher.add_groups(1)
+
+    request_id = consumer.fetch(ALL)
+
+    assert consumer.objects(request_id) == whole(2)
+    assert world.statistics.objects_in == 2 * BLOCKS
+
+
+def test_relative_fetch_learns_the_largest_object_first(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.add_groups(0, 1, 2)
+
+    request_id = consumer.fetch(LocationFilter.relative_start(1))
+
+    assert consumer.objects(request_id) == whole(3)[2 * BLOCKS :]
+    assert len(publisher.asked(ev.TrackStatusReceived)) == 1
+
+
+def test_unfiltered_gap_upstream_means_absent_and_is_remembered(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.add(block(0, 0), block(0, 3))
+    publisher.add(block(4, 0))
+
+    first = consumer.fetch(layers(0, 4))
+    second = consumer.fetch(LocationFilter.absolute_range(0, 0, 4, 0))
+
+    for request_id in (first, second):
+        assert consumer.objects(request_id) == [(0, 0), (0, 3), (4, 0)]
+        assert consumer.markers(request_id) == []
+    assert world.statistics.objects_in == 3
+
+
+def test_object_filter_selects_blocks_and_the_rest_stays_unmarked(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.add_groups(0, 1)
+    first_two = RangeFilter(kind=ParameterType.OBJECTID_FILTER, ranges=(Range(0, 1),))
+
+    request_id = consumer.fetch(layers(0, 1), range_filters=(first_two,))
+
+    assert consumer.objects(request_id) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert consumer.markers(request_id) == []
+
+
+def test_descending_fetch(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.add_groups(0, 1, 2)
+
+    request_id = consumer.fetch(layers(0, 2), group_order=GroupOrder.DESCENDING)
+
+    expected = [(g, o) for g in (2, 1, 0) for o in range(BLOCKS)]
+    assert consumer.objects(request_id) == expected
+    assert world.statistics.objects_in == 3 * BLOCKS
+
+
+def test_marker_of_the_publisher_is_passed_on(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.add_groups(0, 1, 2)
+    publisher.store().drop_group(1)
+
+    request_id = consumer.fetch(layers(0, 2))
+
+    assert consumer.objects(request_id) == [*whole(1), *whole(3)[2 * BLOCKS :]]
+    *_, (marker, group_id, _) = consumer.markers(request_id)
+    assert (marker, group_id) == (RangeMarker.UNKNOWN, 1)
+
+
+def test_publisher_that_does_not_answer_times_the_fetch_out(make_world):
+    world = make_world(fill_timeout=5.0)
+    publisher, _ = warmed(world, end=False)
+    world.core.cache.remove(TRACK)
+    publisher.silent.add(ev.FetchReceived)
+    other = world.client()
+    request_id = other.fetch(layers(0, 1), fill_timeout_ms=2000)
+
+    world.pass_time(3.0)
+
+    assert other.objects(request_id) == []
+    assert RangeMarker.TIMED_OUT in [marker for marker, *_ in other.markers(request_id)]
+    other.one(request_id, ev.StreamFinished)
+
+
+def test_stalled_publisher_ends_a_fetch_without_timeout_too(make_world):
+    world = make_world(fill_timeout=5.0)
+    publisher, _ = warmed(world, end=False)
+    world.core.cache.remove(TRACK)
+    publisher.silent.add(ev.FetchReceived)
+    other = world.client()
+    request_id = other.fetch(layers(0, 1))
+
+    world.pass_time(6.0)
+
+    assert RangeMarker.TIMED_OUT in [marker for marker, *_ in other.markers(request_id)]
+    other.one(request_id, ev.StreamFinished)
+
+
+def test_publisher_lost_during_a_fetch_leaves_an_honest_answer(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.add_groups(0, 1, 2)
+    sent = []
+
+    def after_some(action):
+        if getattr(action, "data", None):
+            sent.append(action)
+        return len(sent) > 14
+
+    publisher.held = after_some
+    request_id = consumer.fetch(layers(0, 2))
+    publisher.lose()
+
+    got = consumer.objects(request_id)
+    assert 0 < len(got) < 3 * BLOCKS
+    assert got == whole(3)[: len(got)]
+    assert consumer.of(request_id, ev.StreamFinished) or consumer.of(request_id, ev.StreamAborted)
+    if consumer.of(request_id, ev.StreamFinished):
+        assert consumer.markers(request_id)[-1][0] is RangeMarker.UNKNOWN
+
+
+def test_expired_objects_are_fetched_again(world):
+    properties = Properties.of((PropertyType.MAX_CACHE_DURATION, 10_000))
+    publisher, consumer = world.publisher(), world.client()
+    publisher.store(properties=properties)
+    consumer.subscribe()
+    publisher.add_groups(0)
+    assert world.statistics.objects_in == BLOCKS + 1
+    world.pass_time(11.0)
+
+    request_id = consumer.fetch(layers(0, 0))
+
+    assert consumer.objects(request_id) == whole(1)
+    assert world.statistics.objects_in == 2 * BLOCKS + 1
+
+
+def test_expired_objects_are_unknown_without_publisher(world):
+    properties = Properties.of((PropertyType.MAX_CACHE_DURATION, 10_000))
+    publisher, consumer = world.publisher(), world.client()
+    publisher.store(properties=properties)
+    consumer.subscribe()
+    publisher.add_groups(0)
+    publisher.lose()
+    world.pass_time(9.0)
+    fresh = consumer.fetch(layers(0, 0))
+    world.pass_time(2.0)
+
+    stale = consumer.fetch(layers(0, 0))
+
+    assert consumer.objects(fresh) == whole(1)
+    assert consumer.rejection(stale) is RequestErrorCode.DOES_NOT_EXIST
+    assert world.statistics.cache_bytes == 0
+
+
+def test_cancelled_fetch_is_forgotten(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.add_groups(0)
+    publisher.silent.add(ev.FetchReceived)
+
+    consumer.send(consumer.session.cancel, consumer.fetch(ALL))
+
+    assert world.statistics.fetches == 0
+
+
+def test_too_many_fetches_of_one_session_are_refused(make_world):
+    world = make_world(max_fetches_per_session=2)
+    publisher, consumer = warmed(world)
+    consumer.room = 0
+
+    requests = [consumer.fetch(layers(0, 1)) for _ in range(3)]
+
+    rejected = consumer.one(requests[2], ev.RequestRejected)
+    assert rejected.code == RequestErrorCode.EXCESSIVE_LOAD
+    assert rejected.retry_after is not None
+    assert publisher.asked(ev.FetchReceived) == []
+
+
+def test_fill_reports_what_cannot_be_had(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.add_groups(0, 1, 2)
+    publisher.store().drop_group(0)
+    fill = FillParameters(location_filter=ALL, fill_timeout_ms=1000)
+
+    request_id = consumer.subscribe(
+        Parameters(location_filter=LocationFilter.next_object(), fill=fill)
+    )
+
+    assert consumer.objects(request_id) == whole(3)[BLOCKS:]
+    assert [marker for marker, *_ in consumer.markers(request_id)] == [RangeMarker.UNKNOWN]
+
+
+def test_fetch_ok_carries_track_properties_even_of_a_cold_track(world):
+    properties = Properties.of((PropertyType.MAX_CACHE_DURATION, 60_000))
+    publisher, consumer = world.publisher(), world.client()
+    publisher.store(properties=properties)
+    publisher.add_groups(0)
+
+    request_id = consumer.fetch(ALL)
+
+    assert consumer.one(request_id, ev.FetchAccepted).properties == properties
+
+
+def test_track_status_from_an_established_subscription(world):
+    publisher, consumer = warmed(world, end=False)
+
+    request_id = consumer.send(consumer.session.track_status, TRACK)
+
+    accepted = consumer.one(request_id, ev.RequestAccepted)
+    assert accepted.parameters.largest_object == Location(2, BLOCKS)
+    assert publisher.asked(ev.TrackStatusReceived) == []
+
+
+def test_track_status_asks_the_publisher_once_for_all(world):
+    publisher = world.publisher()
+    publisher.add_groups(0)
+    publisher.silent.add(ev.TrackStatusReceived)
+    one, other = world.client(), world.client()
+
+    first = one.send(one.session.track_status, TRACK)
+    second = other.send(other.session.track_status, TRACK)
+    (upstream,) = publisher.asked(ev.TrackStatusReceived)
+    publisher.responder.answer_track_status(upstream, publisher.store(), now=world.now)
+    world.settle()
+
+    for client, request_id in ((one, first), (other, second)):
+        accepted = client.one(request_id, ev.RequestAccepted)
+        assert accepted.parameters.largest_object == Location(0, BLOCKS)
+
+
+@pytest.mark.parametrize("name", [b"missing", b""])
+def test_track_status_of_an_unknown_track(world, name):
+    world.publisher()
+    consumer = world.client()
+    track = FullTrackName(NAMESPACE, name)
+
+    request_id = consumer.send(consumer.session.track_status, track)
+
+    assert consumer.rejection(request_id) is RequestErrorCode.DOES_NOT_EXIST
+
+
+def test_status_objects_are_not_data(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.store()
+    request_id = consumer.subscribe()
+    publisher.add(block(0, 0), status(0, 1))
+
+    fetched = consumer.fetch(ALL)
+
+    assert len(consumer.of(request_id, ev.ObjectReceived)) == 2
+    assert len(consumer.of(fetched, ev.ObjectReceived)) == 1
