@@ -1,7 +1,6 @@
 """A model's cache, published and taken layer by layer by the client, on a network in memory."""
 
 import asyncio
-import time
 from contextlib import asynccontextmanager
 from itertools import count
 
@@ -136,7 +135,7 @@ class Site:
                 promise = Promise(
                     layout=self.layout,
                     blocks=BLOCKS,
-                    deadline=time.monotonic() + 20.0,
+                    deadline=asyncio.get_running_loop().time() + 20.0,
                     memory=memory,
                 )
                 return await generate_streaming(

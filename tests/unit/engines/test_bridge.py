@@ -175,7 +175,8 @@ def expected_layers(first, end):
 
 
 def promise(blocks=2, memory=None, wait=10.0):
-    return Promise(layout=LAYOUT, blocks=blocks, deadline=time.monotonic() + wait, memory=memory)
+    deadline = asyncio.get_running_loop().time() + wait
+    return Promise(layout=LAYOUT, blocks=blocks, deadline=deadline, memory=memory)
 
 
 async def streamed(retrieval, **options):

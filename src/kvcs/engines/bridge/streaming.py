@@ -187,7 +187,7 @@ class Promise:
     Attributes:
         layout: Layout of the engine's descriptor.
         blocks: Blocks of the prefix, in all layers.
-        deadline: Monotonic seconds after which the engine waits no longer.
+        deadline: Time of the event loop after which the engine waits no longer.
         memory: The memory that the retrieval fills, if what has arrived of an incomplete
             prefix shall be used.
     """
@@ -223,10 +223,12 @@ async def generate_streaming(
         plan: Passes over what is computed.
     """
     layout = promise.layout
+    loop = asyncio.get_running_loop()
     arrivals = Arrivals(
         tokens=promise.blocks * layout.block_tokens,
         layers=layout.layers,
-        deadline=promise.deadline,
+        # The engine's thread has no event loop: its clock is the monotonic one.
+        deadline=time.monotonic() + promise.deadline - loop.time(),
     )
 
     async def run(source: LayerSource | None) -> Generation:
@@ -246,7 +248,7 @@ async def generate_streaming(
         generation = await run(arrivals)
         if generation.reused_tokens:
             # A layer is usable before the manifest that lists its digests has come.
-            await asyncio.wait([feeding], timeout=promise.deadline - time.monotonic())
+            await asyncio.wait([feeding], timeout=promise.deadline - loop.time())
     finally:
         await end_task(feeding)
     if not feeding.cancelled():
