@@ -333,6 +333,13 @@ class Publication:
             for track in self._tracks.tracks.values():
                 self._end(track, PublishDoneCode.INTERNAL_ERROR, drain=False)
                 track.store.drop_all()
+            _logger.info(
+                "publication %s %s: %d segments, %d blocks",
+                self._tracks.name,
+                "completed" if self._is_complete else "aborted",
+                len(self._tracks.manifest.segments),
+                self._tracks.manifest.blocks,
+            )
 
     def _deliveries(self, store: TrackStore) -> Iterator[Delivery]:
         for serving in self._host.servings:

@@ -21,6 +21,7 @@ Source:
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -50,6 +51,8 @@ from kvcs.kv.manifest import Manifest
 from kvcs.kv.naming import Component, PublicationName
 
 __all__ = ("Layer", "Retrieval", "Wish")
+
+_logger = logging.getLogger("kvcs.client")
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,8 +296,17 @@ class Retrieval:
         except TimeoutError:
             self._cause = MissingReason.DEADLINE
         finally:
-            self._verdict = self._judge()
+            self._verdict = verdict = self._judge()
             self._signal.set()
+            _logger.info(
+                "retrieval %s %s: %d verified, %d missing, %d rejected, %.3f s",
+                self._sources[0].name,
+                "complete" if verdict.complete else "incomplete",
+                verdict.verified,
+                verdict.missing_objects,
+                sum(verdict.rejected.values()),
+                verdict.elapsed_s,
+            )
             await self._leave()
 
     async def _run_sources(self) -> None:
