@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from kvcs.errors import ConfigError
+
 __all__ = (
     "Address",
     "ClientTls",
@@ -137,6 +139,23 @@ class TransportConfig:
     high_water_bytes: int = 4 * _MIB
     low_water_bytes: int = 2 * _MIB
     default_priority: int = 2
+
+    def __post_init__(self) -> None:
+        """Refuse what would stall every connection.
+
+        Raises:
+            ConfigError: A value is out of its range.
+        """
+        for key in ("idle_timeout", "connect_timeout", "close_timeout", "stream_ring_bytes"):
+            value = getattr(self, key)
+            if value <= 0:
+                raise ConfigError(f"transport.{key}", "more than 0", str(value))
+        if not 0 < self.low_water_bytes <= self.high_water_bytes:
+            got = f"{self.low_water_bytes} and {self.high_water_bytes}"
+            raise ConfigError("transport.low_water_bytes", "1..high_water_bytes", got)
+        if not 0 <= self.default_priority <= 255:
+            got = str(self.default_priority)
+            raise ConfigError("transport.default_priority", "0..255", got)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

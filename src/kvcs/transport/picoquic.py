@@ -187,12 +187,12 @@ class _Client:
         self._pump.stop()
         self._quic.stop()
 
-    def _turn(self) -> int:
+    def _turn(self) -> tuple[int, int]:
         taken = 0
         while taken < _WAKE_BYTES and (event := self._quic.next_event()) is not None:
             taken += self._take(event)
         self.transport.deliver()
-        return taken + self.transport.move()
+        return taken, self.transport.move()
 
     def _take(self, event: QuicEvent) -> int:
         if not self.handshake.done():
@@ -304,7 +304,7 @@ class PicoquicListener(Listener):
         del stream_handler
         return _ServerPeer(quic, self._take)
 
-    def _turn(self) -> int:
+    def _turn(self) -> tuple[int, int]:
         self._taken = 0
         before = -1
         while self._taken < _WAKE_BYTES and self._engine.events_routed != before:
@@ -313,7 +313,7 @@ class PicoquicListener(Listener):
         ready, self._ready = self._ready, []
         for transport in dict.fromkeys(ready):
             transport.deliver()
-        return self._taken + sum(transport.move() for transport in list(self._peers))
+        return self._taken, sum(transport.move() for transport in list(self._peers))
 
     def _waits(self) -> bool:
         return any(transport.waits for transport in self._peers)

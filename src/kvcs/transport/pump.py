@@ -1,10 +1,10 @@
 """When to look at a library that works on a thread of its own.
 
 A library context says with an eventfd that something waits. Under load each wake would find a
-few kilobytes; so after a wake that moved much the eventfd is left alone for a millisecond, and
-one look then takes what has gathered: fewer, larger pieces, and a third less work. While little
-happens the eventfd wakes at once. A send queue that waits for room is looked at by timer, less
-often the less it moves, since a full ring says nothing when it empties.
+few kilobytes; so after a look that found more than messages the eventfd is left alone for a
+millisecond, and the next look takes what has gathered: fewer, larger pieces, and a third less
+work. While little arrives the eventfd wakes at once. A send queue that waits for room is looked
+at by timer, less often the less it moves, since a full ring says nothing when it empties.
 """
 
 import asyncio
@@ -13,30 +13,39 @@ from typing import Final
 
 __all__ = ("Pump",)
 
-#: Wait between two wakes of a busy context; received pieces grow from 10 KB to 200 KB.
-_BUSY_INTERVAL: Final = 0.001
-#: Longest wait between two looks at a send queue that hardly moves.
+#: Wait before the next look while much arrives; pieces grow from 10 KB to 200 KB.
+_GATHER_INTERVAL: Final = 0.001
+#: Bytes in one look after an eventfd that are more than messages.
+_GATHER_FROM: Final = 4 * 1024
+#: Bytes in one look after a timer below which the eventfd is used again.
+_GATHER_WHILE: Final = 16 * 1024
+#: Waits between looks at a send queue: while it moves, and at most.
+_SEND_INTERVAL: Final = 0.002
 _SLOW_INTERVAL: Final = 0.016
-#: A wake that moves so much makes a context busy.
-_BUSY_BYTES: Final = 64 * 1024
 
 
 class Pump:
     """Calls `turn` when a library context has something, or something to send waits."""
 
-    def __init__(self, eventfd: int, turn: Callable[[], int], waits: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        eventfd: int,
+        turn: Callable[[], tuple[int, int]],
+        waits: Callable[[], bool],
+    ) -> None:
         """Start watching.
 
         Args:
             eventfd: Readable when events wait in the context.
-            turn: Takes all events and moves what is queued; returns the bytes moved.
+            turn: Takes all events and moves what is queued; returns the bytes received and
+                the bytes that left the send queues.
             waits: Tells whether a send queue is to be looked at again.
         """
         self._loop = asyncio.get_running_loop()
         self._eventfd = eventfd
         self._turn = turn
         self._waits = waits
-        self._interval = _BUSY_INTERVAL
+        self._interval = _SEND_INTERVAL
         self._timer: asyncio.TimerHandle | None = None
         self._reading = False
         self._stopped = False
@@ -45,8 +54,8 @@ class Pump:
     def wake(self) -> None:
         """Something was queued: look again soon."""
         if self._timer is None and not self._stopped:
-            self._interval = _BUSY_INTERVAL
-            self._timer = self._loop.call_later(self._interval, self._tick)
+            self._interval = _SEND_INTERVAL
+            self._set_timer(_SEND_INTERVAL)
 
     def stop(self) -> None:
         """Stop watching."""
@@ -68,19 +77,24 @@ class Pump:
         self._run()
 
     def _run(self) -> None:
-        moved = 0
+        received = sent = 0
         try:
-            moved = self._turn()
+            received, sent = self._turn()
         finally:
             if not self._stopped:
-                self._schedule(busy=moved >= _BUSY_BYTES)
+                self._schedule(received, sent)
 
-    def _schedule(self, *, busy: bool) -> None:
+    def _schedule(self, received: int, sent: int) -> None:
         """Choose how the next look comes about."""
-        self._read(on=not busy)
-        if busy:
-            self._interval = _BUSY_INTERVAL
-        elif self._timer is None:
-            self._interval = min(2 * self._interval, _SLOW_INTERVAL)
-        if self._timer is None and (busy or self._waits()):
-            self._timer = self._loop.call_later(self._interval, self._tick)
+        gathers = received >= (_GATHER_FROM if self._reading else _GATHER_WHILE)
+        self._read(on=not gathers)
+        if gathers:
+            self._set_timer(_GATHER_INTERVAL)
+        elif self._timer is None and self._waits():
+            self._interval = _SEND_INTERVAL if sent else min(2 * self._interval, _SLOW_INTERVAL)
+            self._set_timer(self._interval)
+
+    def _set_timer(self, delay: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(delay, self._tick)

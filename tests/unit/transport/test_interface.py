@@ -1,6 +1,7 @@
 import pytest
 
-from kvcs.transport.interface import Address, is_loopback, is_unidirectional
+from kvcs.errors import ConfigError
+from kvcs.transport.interface import Address, TransportConfig, is_loopback, is_unidirectional
 
 
 @pytest.mark.parametrize(
@@ -29,3 +30,20 @@ def test_streams_are_numbered_as_in_quic():
     assert [is_unidirectional(stream_id) for stream_id in range(8)] == [
         False, False, True, True, False, False, True, True,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"idle_timeout": 0},
+        {"connect_timeout": -1},
+        {"close_timeout": 0},
+        {"stream_ring_bytes": 0},
+        {"low_water_bytes": 0},
+        {"low_water_bytes": 5, "high_water_bytes": 4},
+        {"default_priority": 256},
+    ],
+)
+def test_settings_that_would_stall_every_connection_are_refused(settings):
+    with pytest.raises(ConfigError, match=r"transport\."):
+        TransportConfig(**settings)

@@ -6,11 +6,11 @@ from kvcs.transport.pump import Pump
 
 
 class Context:
-    """A library context: an eventfd, and how much the next looks move."""
+    """A library context: an eventfd, and how much the next looks receive."""
 
-    def __init__(self, moves=(), *, waits=False):
+    def __init__(self, received=(), *, waits=False):
         self.eventfd = os.eventfd(0, os.EFD_NONBLOCK)
-        self.moves = list(moves)
+        self.received = list(received)
         self.waits = waits
         self.looks = []
         self.looked = asyncio.Event()
@@ -21,7 +21,7 @@ class Context:
             os.eventfd_read(self.eventfd)
         self.looks.append(asyncio.get_running_loop().time())
         self.looked.set()
-        return self.moves.pop(0) if self.moves else 0
+        return (self.received.pop(0) if self.received else 0), 0
 
     def notify(self):
         os.eventfd_write(self.eventfd, 1)
