@@ -133,7 +133,7 @@ class Demand:
             if isinstance(delivery, SubscriptionDelivery) and not delivery.finished:
                 yield delivery
 
-    def deliveries(self) -> Iterator[Delivery]:
+    def deliveries(self) -> Iterator[SubscriptionDelivery | FetchDelivery]:
         """Yield everything that is served: subscriptions, their fills, and fetches."""
         for _, delivery in self._served.values():
             if not delivery.finished:

@@ -33,6 +33,9 @@ __all__ = ("Gaps",)
 # Times that a delivery asks for the same Location: what it needs may be dropped before it
 # is sent, where the cache is too small for what is being read.
 _MAX_TRIES: Final = 3
+# Gaps of one subscription that are filled at a time: it reports all that it has lost at
+# once, and the cache, which had no room for that before, has none now.
+_MAX_REFILLS: Final = 4
 
 
 class _Gap:
@@ -48,9 +51,20 @@ class _Gap:
         tries: How often in a row for that position.
         is_fetch: The delivery goes through its range in order, and so has passed all
             that it does not need.
+        is_filled: Nothing is unknown any more; the subscription has yet to take it.
     """
 
-    __slots__ = ("asked_at", "is_fetch", "owner", "position", "since", "start", "through", "tries")
+    __slots__ = (
+        "asked_at",
+        "is_fetch",
+        "is_filled",
+        "owner",
+        "position",
+        "since",
+        "start",
+        "through",
+        "tries",
+    )
 
     def __init__(self, owner: Delivery, start: int, through: int, since: float) -> None:
         self.owner = owner
@@ -60,6 +74,7 @@ class _Gap:
         self.asked_at = -1
         self.tries = 0
         self.is_fetch = isinstance(owner, FetchDelivery)
+        self.is_filled = False
 
 
 class Gaps:
@@ -144,7 +159,7 @@ class Gaps:
     def _settle(self, gap: _Gap, now: float) -> None:
         if not self._advance(gap, now):
             return
-        if any(fetch.covers(gap.position) for fetch in self.fetches):
+        if any(fetch.covers(gap.position) for fetch in self.fetches) or self._has_to_queue(gap):
             return
         deadline = self._live_deadline(gap)
         if deadline is None:
@@ -194,10 +209,7 @@ class Gaps:
                     gap.position = to_position(through) + 1
                 case Found():
                     gap.position += 1
-        if not gap.is_fetch:
-            # Filled; should it be lost once more, the subscriber has fallen behind.
-            del self._gaps[gap]
-            gap.owner.give_up(to_location(gap.start), to_location(gap.through))
+        gap.is_filled = True
         return False
 
     def _is_passed(self, gap: _Gap) -> bool:
@@ -205,7 +217,7 @@ class Gaps:
         if gap.owner.finished:
             return True
         if not gap.is_fetch:
-            return False
+            return gap.is_filled and self._is_taken(gap)
         needs = gap.owner.needs
         passed, needed = gap.start >> 64, gap.through >> 64
         if needs(passed):
@@ -218,6 +230,21 @@ class Gaps:
         gap.start = needed << 64
         gap.position = max(gap.position, gap.start)
         return False
+
+    def _is_taken(self, gap: _Gap) -> bool:
+        """Tell whether a subscription took what was filled in, or lost it once more."""
+        if gap.owner.needs(gap.start >> 64):
+            return False
+        # Nothing happens if it was taken; if not, the subscriber has fallen behind.
+        gap.owner.give_up(to_location(gap.start), to_location(gap.through))
+        return True
+
+    def _has_to_queue(self, gap: _Gap) -> bool:
+        """Tell whether enough other gaps of a subscription come before this one."""
+        if gap.is_fetch:
+            return False
+        before = (g.owner is gap.owner and g.position < gap.position for g in self._gaps)
+        return sum(before) >= _MAX_REFILLS
 
     def _until_covered(self, start: int, through: int) -> int:
         """Cut a range where an upstream FETCH covers it already."""

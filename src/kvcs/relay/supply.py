@@ -42,8 +42,9 @@ from kvcs.varint import MAX_VI64
 
 __all__ = ("Host", "Supply", "SupplyListener")
 
-# How often gaps are looked at without news: what had arrived may have expired meanwhile.
-_RECHECK: Final = 1.0
+# How often gaps are looked at without news: what had arrived may have been dropped again,
+# and a subscriber that has fallen behind may have taken what was fetched for it.
+_RECHECK: Final = 0.25
 _GONE: Final = "the publisher went away"
 
 
@@ -198,9 +199,11 @@ class Supply:
             self._subscribe_to(peer, forward=forward, rendezvous_ms=0, now=now)
 
     def publish(self, peer: Peer, event: PublishReceived, *, now: float) -> None:
-        """Take a PUBLISH that was accepted."""
+        """Take a PUBLISH that was accepted; what is pushed warms the cache."""
         self._learn_properties(event.properties)
-        self.subscriptions.append(UpstreamSubscription.published(self, peer, event))
+        subscription = UpstreamSubscription.published(self, peer, event)
+        self.subscriptions.append(subscription)
+        subscription.resume(now=now)
         self._host.metrics.upstream_subscriptions += 1
         self._look_again(now)
 

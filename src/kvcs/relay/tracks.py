@@ -1,5 +1,6 @@
 """One Track in a relay: its subscribers, its publishers, and what the cache asks of them."""
 
+from kvcs.moqt.codepoints import GroupOrder
 from kvcs.names import FullTrackName
 from kvcs.relay.demand import Demand
 from kvcs.relay.supply import Host, Supply
@@ -45,17 +46,19 @@ class Track:
     def sacrifice(self, *, now: float) -> int | None:
         """Name the held Group whose loss hurts least, and stop fetching it.
 
-        That is the last one that is needed, since it is needed last: but not one that a
-        delivery is at, if there is another.
+        That is the one that is needed last: the furthest ahead of whichever delivery comes
+        to it first.
         """
         held = self.supply.store.groups()
-        needed = {group_id for group_id in held if self.needs(group_id)}
-        if not needed:
+        distances: dict[int, int] = {}
+        for delivery in self.demand.deliveries():
+            needed = [group_id for group_id in held if delivery.needs(group_id)]
+            if delivery.terms.group_order is GroupOrder.DESCENDING:
+                needed.reverse()
+            for distance, group_id in enumerate(needed):
+                distances[group_id] = min(distance, distances.get(group_id, distance))
+        if not distances:
             return None
-        next_ones = {
-            next((group_id for group_id in held if delivery.needs(group_id)), None)
-            for delivery in self.demand.deliveries()
-        }
-        victim = max(needed - next_ones, default=max(needed))
+        victim = max(distances, key=lambda group_id: (distances[group_id], group_id))
         self.supply.sacrifice(victim, now=now)
         return victim

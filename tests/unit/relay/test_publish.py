@@ -1,0 +1,217 @@
+from tests.unit.relay.world import BLOCKS, NAMESPACE, TRACK, block, whole
+
+from kvcs.errors import PublishDoneCode, RequestErrorCode
+from kvcs.moqt.codepoints import ParameterType
+from kvcs.moqt.session import events as ev
+from kvcs.moqt.wire.filters import LocationFilter, Range, RangeFilter
+from kvcs.moqt.wire.parameters import Parameters
+from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
+from kvcs.names import FullTrackName, Location, TrackNamespace
+
+SCOPE = TrackNamespace(NAMESPACE.fields[:2])
+
+
+def push(publisher, track=TRACK, properties=EMPTY_PROPERTIES, **parameters):
+    """Send PUBLISH and serve it."""
+    parameters = Parameters(largest_object=publisher.store(track).largest, **parameters)
+    request_id = publisher.session.publish(
+        track, parameters, properties=properties, now=publisher.world.now
+    )
+    publisher.responder.serve_publish(
+        request_id, publisher.store(track), parameters, now=publisher.world.now
+    )
+    publisher.world.settle()
+    return request_id
+
+
+def test_publish_warms_the_cache_without_subscribers(world):
+    publisher, consumer = world.client(), world.client()
+    request_id = push(publisher)
+    publisher.add_groups(0, 1)
+    publisher.end_track(2)
+    publisher.lose()
+
+    fetched = consumer.fetch(LocationFilter.absolute_start(0, 0))
+
+    publisher.one(request_id, ev.RequestAccepted)
+    assert consumer.objects(fetched) == whole(2)
+    assert consumer.one(fetched, ev.FetchAccepted).end_of_track
+
+
+def test_paused_publish_is_resumed(world):
+    publisher = world.client()
+
+    push(publisher, forward=False)
+    publisher.add_groups(0)
+
+    assert world.statistics.objects_in == BLOCKS + 1
+
+
+def test_publish_completes_a_waiting_subscribe_and_is_not_published_to_it(world):
+    publisher, consumer = world.client(), world.client()
+    consumer.send(consumer.session.subscribe_tracks, SCOPE)
+    request_id = consumer.subscribe(
+        Parameters(location_filter=LocationFilter.next_object(), rendezvous_timeout_ms=5000)
+    )
+
+    push(publisher)
+    publisher.add_groups(0)
+
+    assert consumer.objects(request_id) == whole(1)
+    assert consumer.asked(ev.PublishReceived) == []
+
+
+def test_subscribe_to_a_published_track_needs_no_namespace(world):
+    publisher, consumer = world.client(), world.client()
+    push(publisher)
+    publisher.add_groups(0)
+
+    request_id = consumer.subscribe()
+    publisher.add_groups(1)
+
+    assert sorted(consumer.objects(request_id)) == whole(2)
+    assert publisher.asked(ev.SubscribeReceived) == []
+
+
+def test_publish_is_forwarded_to_subscribers_of_the_prefix(world):
+    publisher, consumer, stranger = world.client(), world.client(), world.client()
+    consumer.send(consumer.session.subscribe_tracks, SCOPE)
+    stranger.send(stranger.session.subscribe_tracks, TrackNamespace((b"other",)))
+    properties = Properties.of((0x3801, b"opaque"))
+
+    push(publisher, properties=properties)
+    (offer,) = consumer.asked(ev.PublishReceived)
+    consumer.send(consumer.session.accept, offer.request_id)
+    publisher.add_groups(0)
+    publisher.end_track(1)
+
+    assert offer.track == TRACK
+    assert offer.properties == properties
+    assert consumer.objects(offer.request_id) == whole(1)
+    done = consumer.one(offer.request_id, ev.PublishDoneReceived)
+    assert done.status_code == PublishDoneCode.TRACK_ENDED
+    assert stranger.asked(ev.PublishReceived) == []
+
+
+def test_subscribe_tracks_finds_tracks_that_are_already_published(world):
+    publisher, consumer = world.client(), world.client()
+    push(publisher)
+    publisher.add_groups(0)
+
+    consumer.send(consumer.session.subscribe_tracks, SCOPE, Parameters(forward=False))
+    (offer,) = consumer.asked(ev.PublishReceived)
+
+    assert offer.parameters.largest_object == Location(0, BLOCKS)
+    assert offer.parameters.forward is False
+
+
+def test_own_tracks_are_not_published_back(world):
+    publisher = world.client()
+    publisher.send(publisher.session.subscribe_tracks, SCOPE)
+
+    push(publisher)
+
+    assert publisher.asked(ev.PublishReceived) == []
+
+
+def test_track_property_filter_selects_tracks(world):
+    publisher, consumer = world.client(), world.client()
+    wanted = RangeFilter(
+        kind=ParameterType.TRACK_PROPERTY_FILTER, property_type=0x3800, ranges=(Range(5, 9),)
+    )
+    consumer.send(consumer.session.subscribe_tracks, SCOPE, Parameters(range_filters=(wanted,)))
+    other = FullTrackName(NAMESPACE, b"v.raw.s0")
+
+    push(publisher, properties=Properties.of((0x3800, 4)))
+    push(publisher, track=other, properties=Properties.of((0x3800, 7)))
+
+    assert [offer.track for offer in consumer.asked(ev.PublishReceived)] == [other]
+
+
+def test_publish_that_is_not_possible_is_skipped(world):
+    publisher, consumer = world.client(), world.client()
+    request_id = consumer.send(consumer.session.subscribe_tracks, SCOPE)
+    consumer.send(consumer.session.goaway, "", 0.0)
+
+    push(publisher)
+
+    skipped = consumer.one(request_id, ev.PublishSkippedReceived)
+    assert skipped.suffix == TrackNamespace(NAMESPACE.fields[2:])
+    assert skipped.track_name == TRACK.name
+
+
+def test_refused_publish_ends_its_delivery(world):
+    publisher, consumer = world.client(), world.client()
+    consumer.send(consumer.session.subscribe_tracks, SCOPE)
+    push(publisher)
+    (offer,) = consumer.asked(ev.PublishReceived)
+
+    consumer.send(consumer.session.reject, offer.request_id, RequestErrorCode.UNINTERESTED)
+    publisher.add_groups(0)
+
+    assert world.statistics.subscriptions == 0
+    assert consumer.objects(offer.request_id) == []
+
+
+def test_subscriber_pauses_and_resumes_a_published_track(world):
+    publisher, consumer = world.client(), world.client()
+    consumer.send(consumer.session.subscribe_tracks, SCOPE)
+    push(publisher)
+    (offer,) = consumer.asked(ev.PublishReceived)
+    consumer.send(consumer.session.accept, offer.request_id)
+    publisher.add_groups(0)
+
+    consumer.send(consumer.session.update, offer.request_id, Parameters(forward=False))
+    publisher.add_groups(1)
+    consumer.send(consumer.session.update, offer.request_id, Parameters(forward=True))
+    publisher.add_groups(2)
+
+    assert consumer.objects(offer.request_id) == [*whole(1), *whole(3)[2 * BLOCKS :]]
+
+
+def test_cancelled_prefix_gets_no_new_tracks_and_keeps_old_ones(world):
+    publisher, consumer = world.client(), world.client()
+    request_id = consumer.send(consumer.session.subscribe_tracks, SCOPE)
+    push(publisher)
+    (offer,) = consumer.asked(ev.PublishReceived)
+    consumer.send(consumer.session.accept, offer.request_id)
+
+    consumer.send(consumer.session.cancel, request_id)
+    push(publisher, track=FullTrackName(NAMESPACE, b"v.raw.s0"))
+    publisher.add(block(0, 0))
+
+    assert len(consumer.asked(ev.PublishReceived)) == 1
+    assert consumer.objects(offer.request_id) == [(0, 0)]
+
+
+def test_moved_prefix_finds_other_tracks(world):
+    publisher, consumer = world.client(), world.client()
+    request_id = consumer.send(consumer.session.subscribe_tracks, TrackNamespace((b"elsewhere",)))
+    push(publisher)
+    assert consumer.asked(ev.PublishReceived) == []
+
+    consumer.send(consumer.session.update, request_id, Parameters(track_namespace_prefix=SCOPE))
+
+    assert [offer.track for offer in consumer.asked(ev.PublishReceived)] == [TRACK]
+
+
+def test_publish_with_an_unknown_mandatory_property_is_refused(world):
+    publisher = world.client()
+
+    request_id = publisher.send(
+        publisher.session.publish, TRACK, properties=Properties.of((0x4000, 1))
+    )
+
+    assert publisher.rejection(request_id) is RequestErrorCode.UNSUPPORTED_EXTENSION
+
+
+def test_overlapping_track_prefixes_are_refused_but_not_across_kinds(world):
+    consumer = world.client()
+    first = consumer.send(consumer.session.subscribe_tracks, SCOPE)
+    other_kind = consumer.send(consumer.session.subscribe_namespace, SCOPE)
+
+    second = consumer.send(consumer.session.subscribe_tracks, NAMESPACE)
+
+    consumer.one(first, ev.RequestAccepted)
+    consumer.one(other_kind, ev.RequestAccepted)
+    assert consumer.rejection(second) is RequestErrorCode.PREFIX_OVERLAP
