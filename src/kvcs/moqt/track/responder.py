@@ -76,7 +76,8 @@ class FetchService:
         request_id: The FETCH.
         store: The Track.
         delivery: What it is owed.
-        properties: Track Properties for FETCH_OK.
+        with_properties: Whether FETCH_OK carries the Track Properties, which may have to be
+            learned like its End Location.
         answered: Whether FETCH_OK was sent.
         unwatch: Ends waiting for the end of the last Group.
     """
@@ -84,7 +85,7 @@ class FetchService:
     request_id: RequestId
     store: TrackStore
     delivery: FetchDelivery
-    properties: Properties
+    with_properties: bool
     answered: bool = False
     unwatch: Callable[[], None] | None = field(default=None, repr=False)
 
@@ -201,7 +202,8 @@ class TrackResponder:
             deadline=_deadline(parameters.fill_timeout_ms, now),
         )
         delivery = FetchDelivery(store, event.request_id, terms, on_gap=on_gap)
-        fetch = FetchService(event.request_id, store, delivery, _properties(parameters, store))
+        with_properties = parameters.include_properties is not False
+        fetch = FetchService(event.request_id, store, delivery, with_properties)
         self._fetches[event.request_id] = fetch
         self._outbox.add(delivery)
         self._answer_when_known(fetch, can_learn=on_gap is not None, now=now)
@@ -423,7 +425,7 @@ class TrackResponder:
             fetch.request_id,
             end_of_track=end == fetch.store.end,
             end_location=end,
-            properties=fetch.properties,
+            properties=fetch.store.properties if fetch.with_properties else EMPTY_PROPERTIES,
             now=now,
         )
 

@@ -87,10 +87,13 @@ class SubscriptionDelivery:
         self._waiting: set[Cursor] = set()
         self._open: dict[StreamId, Cursor] = {}
         self._retired: deque[StreamId] = deque()
+        self._cut_streams: list[StreamId] = []
         self._given_up = IntervalSet()
         self._ending: tuple[PublishDoneCode, str] | None = None
         self._object_timeout, self._subgroup_timeout = self._timeouts()
-        self._skip_present()
+        if terms.forward:
+            self._skip_present()
+        self._is_following = True
         self._unfollow = store.follow(self._store_changed)
 
     def __repr__(self) -> str:
@@ -116,9 +119,13 @@ class SubscriptionDelivery:
 
     def needs(self, group_id: int) -> bool:
         """Tell whether held Objects of this Group are still to be sent."""
-        return self.terms.forward and any(
-            subgroup not in self._done and self._owes(subgroup)
-            for subgroup in self._store.subgroups(group_id)
+        return (
+            self._is_following
+            and self.terms.forward
+            and any(
+                subgroup not in self._done and self._owes(subgroup)
+                for subgroup in self._store.subgroups(group_id)
+            )
         )
 
     def change(self, terms: DeliveryTerms) -> None:
@@ -128,6 +135,8 @@ class SubscriptionDelivery:
         what a fill is for.
         """
         resumed = terms.forward and not self.terms.forward
+        if self.terms.forward and not terms.forward:
+            self._pause()
         moved = terms.location_range != self.terms.location_range
         self.terms = terms
         self._object_timeout, self._subgroup_timeout = self._timeouts()
@@ -136,7 +145,7 @@ class SubscriptionDelivery:
         if moved:
             start = terms.location_range.start
             self._start = max(self._start, start) if resumed else start
-        if moved and not resumed:
+        if terms.forward and (moved or resumed):
             self._skip_present()
         self.wake()
 
@@ -151,8 +160,7 @@ class SubscriptionDelivery:
         if self._ending is None or not drain:
             self._ending = code, reason
         if not drain:
-            self._unfollow()
-            self._forget()
+            self._forsake()
         self.wake()
 
     def give_up(
@@ -170,9 +178,10 @@ class SubscriptionDelivery:
             cursor.stream_id = None
             self._dismiss(cursor)
             return True
-        if stream_id in self._retired:
-            self._retired.remove(stream_id)
-            return True
+        for streams in (self._retired, self._cut_streams):
+            if stream_id in streams:
+                streams.remove(stream_id)
+                return True
         return False
 
     def cancel(self, session: Session, *, now: float, code: int) -> None:
@@ -183,16 +192,14 @@ class SubscriptionDelivery:
     def stop(self) -> None:
         """Stop following the store; the session has reset the streams."""
         self.finished = True
-        self._unfollow()
-        self._forget()
+        self._forsake()
 
     def step(self, session: Session, *, now: float) -> int:
         """Send one Object; with none to send, end what can be ended."""
         if self.finished:
             return 0
-        if not self.terms.forward:
-            self._reset_all(session, StreamResetCode.CANCELLED, now=now)
-            self._forget()
+        while self._cut_streams:
+            session.reset_stream(self._cut_streams.pop(), StreamResetCode.CANCELLED, now=now)
         while self._queue:
             cursor = self._choose(session, now)
             size_bytes = self._serve(cursor, session, now=now)
@@ -234,19 +241,35 @@ class SubscriptionDelivery:
         return Cursor(subgroup, key, last_id, len(subgroup.late), incomplete=incomplete)
 
     def _skip_present(self) -> None:
-        """Put cursors behind what is there already and would fall into the range."""
+        """Begin behind Largest: what is there up to it is not sent, what is beyond it is.
+
+        Fetches bring Objects from beyond Largest, and they do not come a second time.
+        """
         largest = self._store.largest
-        if largest is None or self._start > largest:
-            return
+        first_group = 0 if largest is None or self._start <= largest else largest.group_id
         for group_id in self._store.known_groups():
+            if group_id < first_group:
+                continue
             for subgroup in self._store.subgroups(group_id):
-                if subgroup in self._cursors or not self._overlaps(subgroup):
-                    continue
-                if subgroup.final_object_id is not None:
-                    self._done.add(subgroup)
-                    continue
-                cursor = self._cursors[subgroup] = self._new_cursor(subgroup)
-                cursor.last_id = max(cursor.last_id, _last_up_to(subgroup, largest))
+                if subgroup not in self._cursors and self._overlaps(subgroup):
+                    self._skip_up_to(subgroup, largest)
+
+    def _skip_up_to(self, subgroup: Subgroup, largest: Location | None) -> None:
+        last_id = -1 if largest is None else _last_up_to(subgroup, largest)
+        if subgroup.final_object_id is not None and last_id == subgroup.largest_id:
+            self._done.add(subgroup)
+            return
+        cursor = self._cursors[subgroup] = self._new_cursor(subgroup)
+        cursor.last_id = max(cursor.last_id, last_id)
+        if subgroup.largest_id > cursor.last_id:
+            self._enqueue(cursor)
+
+    def _pause(self) -> None:
+        """Owe nothing of what is there; streams that it cuts are reset (Section 3.1.2)."""
+        self._cut_streams += (*self._retired, *self._open)
+        self._retired.clear()
+        self._open.clear()
+        self._forget()
 
     def _resume(self) -> None:
         """Go on behind Largest: what was published during the pause is not sent."""
@@ -496,10 +519,15 @@ class SubscriptionDelivery:
             session.reset_stream(self._retired.popleft(), StreamResetCode.CANCELLED, now=now)
 
     def _fall_behind(self, location: Location) -> None:
-        self._unfollow()
-        self._forget()
+        self._forsake()
         reason = f"Object {location} is no longer held"
         self._ending = PublishDoneCode.TOO_FAR_BEHIND, reason
+
+    def _forsake(self) -> None:
+        """Owe nothing more, now or later."""
+        self._is_following = False
+        self._unfollow()
+        self._forget()
 
     def _forget(self) -> None:
         """Owe nothing more of what is in the store."""
@@ -532,10 +560,11 @@ class SubscriptionDelivery:
                 session.finish_stream(stream_id, now=now)
 
     def _reset_all(self, session: Session, code: int, *, now: float) -> None:
-        for stream_id in (*self._retired, *self._open):
+        for stream_id in (*self._cut_streams, *self._retired, *self._open):
             session.reset_stream(stream_id, code, now=now)
         for cursor in self._open.values():
             cursor.stream_id = None
+        self._cut_streams.clear()
         self._retired.clear()
         self._open.clear()
 

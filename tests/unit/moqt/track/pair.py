@@ -88,6 +88,17 @@ class Site:
             )
             self.store.add(obj, now=self.now)
 
+    def fetched(self, group_id, object_id):
+        """Add an Object as a fetch brings it."""
+        obj = Object(
+            group_id=group_id,
+            object_id=object_id,
+            subgroup_id=0,
+            publisher_priority=group_id,
+            payload=b"x",
+        )
+        self.store.add(obj, now=self.now, fetched=True)
+
     def end_group(self, group_id, object_id, kind=ObjectStatus.END_OF_GROUP):
         self.add(group_id, object_id, payload=b"", status=kind)
         self.finish(group_id)

@@ -290,6 +290,31 @@ def test_failing_before_any_data_still_opens_the_stream(new_site):
     assert site.received() == [f"RESET {StreamResetCode.MALFORMED_TRACK}"]
 
 
+def test_failing_what_is_over_does_nothing(new_site):
+    site = new_site()
+    site.publish(layers=1, blocks=1)
+    request_id = site.fetch()
+    site.settle()
+
+    site.deliveries[request_id].fail(site.publisher, now=0.0, code=StreamResetCode.CANCELLED)
+    site.deliveries[request_id].stop()
+    site.settle()
+
+    assert site.received() == ["0/0 FIN"]
+    assert "end={1, 0}" in repr(site.deliveries[request_id])
+
+
+def test_a_gap_given_up_in_advance_is_not_waited_for(new_site):
+    site = cached_site(new_site, (0, 0), (0, 5), fill_gaps=True)
+    request_id = site.fetch(location_filter=everything(0, 5))
+
+    site.deliveries[request_id].give_up(Location(0, 1), Location(0, 4))
+    site.settle()
+
+    assert site.gaps == []
+    assert site.received() == ["0/0 unknown<=0/4 0/5 FIN"]
+
+
 def test_needs_what_is_still_ahead(new_site):
     site = new_site()
     site.publish(layers=3, blocks=1)

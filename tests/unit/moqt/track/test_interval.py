@@ -32,6 +32,11 @@ def test_add_inside_changes_nothing():
     assert found.size == 2**100 + 1
 
 
+def test_repr_lists_the_intervals():
+    assert repr(filled((1, 2))) == "<IntervalSet [(1, 2)]>"
+    assert len(filled((1, 2), (5, 6))) == 2
+
+
 def test_find_and_contains_know_both_ends():
     found = filled((10, 12), (20, 20))
 

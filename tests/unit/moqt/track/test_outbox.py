@@ -122,6 +122,20 @@ def test_a_request_that_the_session_forgot_is_dropped(new_site):
     assert len(site.outbox) == 0
 
 
+def test_deliveries_are_added_once_and_removed_for_good(new_site):
+    site = new_site()
+    request_id = site.subscribe()
+    delivery = site.deliveries[request_id]
+
+    site.outbox.remove(delivery)
+    site.outbox.remove(delivery)
+    site.add(0, 0)
+    site.settle()
+
+    assert site.received() == []
+    assert repr(site.outbox) == "<Outbox deliveries=0 queued=0>"
+
+
 def test_the_earliest_deadline_is_the_next(new_site):
     site = new_site(authoritative=False, fill_gaps=True)
     site.store.raise_largest(Location(0, MAX_VI64))

@@ -452,6 +452,48 @@ def test_close_lets_go_of_the_stores(new_site):
     assert len(site.outbox) == 0
 
 
+def test_the_properties_of_a_fetch_are_those_at_its_answer(new_site):
+    site = new_site(authoritative=False, fill_gaps=True)
+    site.add(0, 0)
+    site.add(1, 0)
+    site.fetch(location_filter=LocationFilter.absolute_start_group_end(0, 0, 0))
+    site.settle()
+
+    site.store.properties = PROPERTIES
+    site.store.mark_absent(Location(0, 1), Location(0, MAX_VI64))
+    site.settle()
+
+    assert site.told(FetchAccepted)[0].properties == PROPERTIES
+
+
+def test_ending_one_track_leaves_the_others(new_site):
+    site = new_site()
+    other = new_site().store
+    site.subscribe()
+    site.fetch()
+
+    site.responder.end(other, PublishDoneCode.TRACK_ENDED, drain=False, now=0.0)
+    site.settle()
+
+    assert list(site.responder.deliveries(other)) == []
+    assert site.told(PublishDoneReceived) == []
+
+
+def test_failing_a_fetch_that_is_over_does_nothing(new_site):
+    site = new_site()
+    site.publish(layers=1, blocks=1)
+    request_id = site.fetch()
+    site.settle()
+
+    for unknown in (request_id, 12345):
+        site.responder.fail_fetch(
+            unknown, RequestErrorCode.TIMEOUT, StreamResetCode.INTERNAL_ERROR, now=0.0
+        )
+    site.settle()
+
+    assert site.received() == ["0/0 FIN"]
+
+
 def test_events_of_other_requests_are_left_to_others(new_site):
     site = new_site()
     site.answering = False

@@ -163,6 +163,37 @@ def test_finish_track_ends_it_without_a_status_object():
         store.add(normal(0, 1), now=0.0)
 
 
+def test_finish_track_twice_must_agree():
+    store = filled(normal(0, 3))
+
+    with pytest.raises(MalformedTrack):
+        store.finish_track(Location(0, 2))
+    store.finish_track(Location(0, 5))
+    store.finish_track(Location(0, 5))
+    with pytest.raises(MalformedTrack):
+        store.finish_track(Location(0, 6))
+
+
+def test_a_track_can_end_with_the_last_location_of_all():
+    store = filled(normal(MAX_VI64, 3))
+    store.mark_absent(Location(0, 0), Location(MAX_VI64, 2))
+    store.mark_absent(Location(MAX_VI64, 4), Location(MAX_VI64, MAX_VI64 - 1))
+    store.add(normal(MAX_VI64, MAX_VI64), now=0.0)
+    store.finish_subgroup(MAX_VI64, 0, end_of_group=True, now=0.0)
+
+    store.finish_track(LAST)
+
+    assert store.is_complete()
+
+
+def test_end_of_track_again_where_it_is_known():
+    store = filled(normal(0, 0), status(1, 0, ObjectStatus.END_OF_TRACK))
+
+    assert not store.add(status(1, 0), now=0.0)
+    with pytest.raises(MalformedTrack):
+        filled(status(1, 0), normal(2, 0)).add(status(1, 0, ObjectStatus.END_OF_TRACK), now=0.0)
+
+
 # Adding.
 
 
@@ -443,6 +474,17 @@ def test_ends_group_of_a_publisher_with_one_subgroup():
     store = filled(normal(0, 0), authoritative=True)
 
     assert store.ends_group(subgroup_of(store))
+
+
+def test_subgroup_header_that_says_less_changes_nothing():
+    store = new_store()
+    store.open_subgroup(0, 4, first_object_id=6, ends_group=False, has_properties=True)
+    store.open_subgroup(0, 4)
+    store.add(normal(0, 6, subgroup_id=4), now=0.0)
+    subgroup = subgroup_of(store, 4)
+
+    assert (subgroup.first_object_id, subgroup.has_properties) == (6, True)
+    assert not store.ends_group(subgroup)
 
 
 def test_repr_shows_no_payload():

@@ -2,6 +2,7 @@ from kvcs.errors import PublishDoneCode, StreamResetCode
 from kvcs.moqt.codepoints import GroupOrder, ObjectStatus, ParameterType, PropertyType
 from kvcs.moqt.session.events import PublishDoneReceived, SubscribeAccepted, SubscriptionDrained
 from kvcs.moqt.wire.filters import LocationFilter, Range, RangeFilter
+from kvcs.moqt.wire.parameters import FillParameters
 from kvcs.moqt.wire.properties import Properties
 from kvcs.names import Location
 
@@ -94,6 +95,20 @@ def test_a_late_object_below_largest_passes_no_next_object_filter(new_site):
     site.settle()
 
     assert site.received() == ["1/1"]
+
+
+def test_what_a_fetch_brought_from_beyond_largest_is_sent(new_site):
+    site = new_site(authoritative=False)
+    site.add(1, 0)
+    site.fetched(1, 1)
+    site.fetched(2, 0)
+
+    site.subscribe(location_filter=NEXT)
+    site.add(1, 1)
+    site.add(2, 0)
+    site.settle()
+
+    assert site.received() == ["1/1", "2/0"]
 
 
 def test_groups_that_overtake_each_other_are_sent_lowest_first(new_site):
@@ -213,6 +228,99 @@ def test_a_resumed_subscription_goes_on_behind_largest(new_site):
     site.settle()
 
     assert site.received() == ["0/2"]
+
+
+def test_a_pause_that_is_over_before_anything_could_be_sent_still_cuts(new_site):
+    site = new_site()
+    request_id = site.subscribe()
+    site.add(0, 0)
+    site.settle()
+    site.add(0, 1)
+
+    site.update(request_id, forward=False)
+    site.add(0, 2)
+    site.update(request_id, forward=True)
+    site.add(0, 3)
+    site.settle()
+
+    assert site.received() == [f"0/0 RESET {StreamResetCode.CANCELLED}", "0/3"]
+
+
+def test_streams_that_are_not_sent_on_can_be_refused_too(new_site):
+    site = new_site(authoritative=False)
+    request_id = site.subscribe()
+    site.add(0, 0, 4)
+    site.settle()
+    retired, current = site.streams
+
+    site.subscriber.stop_stream(retired, StreamResetCode.CANCELLED, now=0.0)
+    site.settle()
+    site.update(request_id, forward=False)
+    site.subscriber.stop_stream(current, StreamResetCode.CANCELLED, now=0.0)
+    site.settle()
+
+    assert site.publisher.open_streams(request_id) == frozenset()
+
+
+def test_nothing_but_idle_streams_is_cut_when_there_are_too_many(new_site):
+    site = new_site(authoritative=False)
+    request_id = site.subscribe(location_filter=NEXT)
+
+    for group_id in range(60):
+        site.add(group_id, 0)
+        site.settle()
+
+    assert len(site.publisher.open_streams(request_id)) == 8 * 4 + 8
+    assert [stream.split()[0] for stream in site.received()] == [f"{n}/0" for n in range(60)]
+
+
+def test_only_open_streams_go_on_when_the_limit_is_reached(new_site):
+    site = new_site(authoritative=False)
+    site.subscribe(location_filter=NEXT)
+    for group_id in range(1, 9):
+        site.add(group_id, 0)
+    site.settle()
+
+    site.add(8, 1)
+    site.add(0, 0)
+    site.settle()
+
+    assert site.received()[-2:] == ["8/0 8/1", "0/0"]
+
+
+def test_an_object_timeout_before_the_first_object_opens_no_stream(new_site):
+    site = new_site()
+    site.subscribe(object_delivery_timeout_ms=500)
+    site.add(0, 0)
+
+    site.now = 1.0
+    site.settle()
+
+    assert site.received() == []
+
+
+def test_an_object_in_time_is_sent(new_site):
+    site = new_site()
+    site.subscribe(object_delivery_timeout_ms=500)
+    site.add(0, 0)
+
+    site.now = 0.4
+    site.settle()
+
+    assert site.received() == ["0/0"]
+
+
+def test_a_dropped_group_beyond_the_range_is_no_matter(new_site):
+    site = new_site()
+    site.subscribe(location_filter=LocationFilter.absolute_range(0, 0, 0, 1))
+    site.add(0, 0, 1, 2, 3)
+    site.settle()
+
+    site.store.drop_group(0)
+    site.settle()
+
+    assert site.received() == ["0/0 0/1"]
+    assert site.told(PublishDoneReceived) == []
 
 
 def test_a_subgroup_of_which_a_pause_cost_something_ends_with_a_reset(new_site):
@@ -342,6 +450,49 @@ def test_a_group_fetched_again_after_it_was_dropped_is_not_sent_again(new_site):
     site.settle()
 
     assert site.received() == ["0/0 0/1 0/2"]
+
+
+def test_nothing_is_needed_once_too_far_behind(new_site):
+    site = new_site()
+    site.add(0, 0)
+    site.add(1, 0)
+    request_id = site.subscribe(fill=FillParameters(location_filter=LocationFilter.none()))
+    site.add(2, 0)
+    site.add(3, 0)
+    site.store.drop_group(2)
+
+    site.deliveries[request_id].step(site.publisher, now=0.0)
+
+    assert not site.deliveries[request_id].needs(3)
+    assert site.deliveries[request_id].fills[0].needs(1)
+    site.settle()
+    assert site.received()[-1] == "0/0 1/0 FIN"
+
+
+def test_a_second_end_changes_nothing(new_site):
+    site = new_site()
+    request_id = site.subscribe()
+    delivery = site.deliveries[request_id]
+
+    delivery.end(PublishDoneCode.TRACK_ENDED, "first")
+    delivery.end(PublishDoneCode.INTERNAL_ERROR, "second")
+    site.settle()
+    delivery.step(site.publisher, now=0.0)
+
+    assert [done.reason for done in site.told(PublishDoneReceived)] == ["first"]
+
+
+def test_cancelling_resets_the_streams(new_site):
+    site = new_site()
+    request_id = site.subscribe()
+    site.add(0, 0)
+    site.settle()
+
+    site.deliveries[request_id].cancel(site.publisher, now=0.0, code=StreamResetCode.GOING_AWAY)
+    site.settle()
+
+    assert site.received() == [f"0/0 RESET {StreamResetCode.GOING_AWAY}"]
+    assert "open=0" in repr(site.deliveries[request_id])
 
 
 def test_expired_objects_are_not_begun(new_site):
