@@ -13,13 +13,16 @@ from kvcs.client import (
 )
 from kvcs.errors import (
     ConfigError,
+    ConnectionLost,
     DataError,
     KeyMismatch,
+    LayoutMismatch,
     LocalProtocolError,
     RequestRejected,
     RequestTimedOut,
 )
 from kvcs.kv import Component
+from kvcs.names import TrackNamespace
 from kvcs.testing import LinkProfile, run
 from kvcs.transport.interface import TransportConfig
 
@@ -365,6 +368,92 @@ def test_discovery_of_another_scope_finds_nothing(world):
             with pytest.raises(KeyMismatch, match="scope"):
                 async with stranger.retrieve(stranger.candidate(publication.name)):
                     pass
+
+    run(scenario())
+
+
+def test_discovery_waits_for_a_publication_that_is_announced_later(world):
+    async def scenario():
+        here = world()
+        async with (
+            here.publisher() as publisher,
+            here.consumer(ConsumerConfig(discovery_wait=30)) as consumer,
+            asyncio.TaskGroup() as group,
+        ):
+            searching = group.create_task(consumer.discover(here.tokens, timeout=60))
+            await asyncio.sleep(5)
+            async with publisher.publication(here.tokens) as publication:
+                await publication.add_segment()
+                (candidate,) = await searching
+                assert candidate.name == publication.name
+            elapsed = asyncio.get_running_loop().time()
+
+        assert 5 <= elapsed < 7
+
+    run(scenario())
+
+
+def test_discovery_forgets_a_publication_that_is_withdrawn(world):
+    async def scenario():
+        here = world()
+        async with (
+            here.publisher() as publisher,
+            here.consumer(ConsumerConfig(discovery_wait=30)) as consumer,
+        ):
+            prompt = [*here.tokens[:8], *([1] * 12)]
+            async with publisher.publication(here.tokens[:8]) as publication:
+                await publication.add_segment()
+                searching = asyncio.ensure_future(consumer.discover(prompt, timeout=60))
+                await asyncio.sleep(5)
+            found = await searching
+
+        assert found == []
+
+    run(scenario())
+
+
+def test_discovery_ends_at_its_timeout(world):
+    async def scenario():
+        here = world()
+        async with here.publisher(), here.consumer(ConsumerConfig(discovery_wait=30)) as consumer:
+            assert await consumer.discover(here.tokens, timeout=2) == []
+            assert 2 <= asyncio.get_running_loop().time() < 3
+
+    run(scenario())
+
+
+def test_discovery_on_a_session_that_ends_is_an_error(world):
+    async def scenario():
+        here = world()
+        async with here.publisher(), here.consumer(ConsumerConfig(discovery_wait=30)) as consumer:
+            asyncio.get_running_loop().call_later(1, here.network.transports[1].close, 0, "")
+            with pytest.raises(ConnectionLost):
+                await consumer.discover(here.tokens, timeout=60)
+
+    run(scenario())
+
+
+def test_discovery_ignores_and_counts_what_is_no_publication(world):
+    async def scenario():
+        here = world()
+        async with (
+            here.publisher() as publisher,
+            here.consumer() as consumer,
+            publisher.publication(here.tokens) as publication,
+        ):
+            await publication.add_segment()
+            namespaces = publisher.namespaces
+            fields = publication.name.namespace().fields
+
+            def with_strangers():
+                strangers = [(*fields, b"more"), (*fields[:4], b"short")]
+                return [*map(TrackNamespace, strangers), *namespaces()]
+
+            publisher.namespaces = with_strangers
+            (candidate,) = await consumer.discover(here.tokens)
+
+        assert candidate.name == publication.name
+        assert consumer.ignored_namespaces == 2
 
     run(scenario())
 
@@ -716,3 +805,31 @@ def test_slow_subscriber_makes_the_publisher_wait_but_not_for_ever(
 def test_consumer_config_refuses_a_priority_that_leaves_no_room_for_the_manifest():
     with pytest.raises(ConfigError, match="subscriber_priority"):
         ConsumerConfig(subscriber_priority=0)
+
+
+def test_publisher_refuses_more_than_the_tokens_have(world):
+    async def scenario():
+        here = world()
+        async with here.publisher() as publisher, publisher.publication(here.tokens) as publication:
+            for blocks in (0, 6):
+                with pytest.raises(DataError, match="5 complete ones are left"):
+                    await publication.add_segment(blocks)
+            with pytest.raises(LocalProtocolError):
+                _ = publication.name
+
+    run(scenario())
+
+
+def test_publisher_refuses_tensors_of_another_size(world):
+    async def scenario():
+        here = world()
+        async with here.publisher() as publisher, publisher.publication(here.tokens) as publication:
+            segment = await publication.add_segment()
+            k = here.tensor(Component.K, 0)
+            with pytest.raises(LayoutMismatch):
+                await segment.publish_layer(0, k, k[:-1])
+            await here.publish_layer(segment, 0)
+
+        assert segment.next_layer == 1
+
+    run(scenario())

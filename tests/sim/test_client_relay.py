@@ -8,8 +8,9 @@ import pytest
 from kvcs.client import Consumer, Hold, MissingReason, Publisher, PublisherConfig
 from kvcs.endpoint.connect import connect
 from kvcs.endpoint.reconnect import PersistentConnection
+from kvcs.errors import RequestRejected
 from kvcs.kv import ScopeKey
-from kvcs.relay import Relay, RelayConfig, allow_all
+from kvcs.relay import Relay, RelayConfig, allow_all, deny_all
 from kvcs.testing import LinkProfile, run
 from kvcs.transport.interface import ServerTls
 
@@ -287,5 +288,39 @@ def test_stalled_consumer_stops_nobody_else(world):
                 assert_whole(quick.result())
                 here.network.transports[2].resume()
         return slow.result()
+
+    assert_whole(run(scenario()))
+
+
+def test_relay_that_refuses_the_announcement_is_an_error(world):
+    async def scenario():
+        here = world()
+        config = RelayConfig(
+            tls=ServerTls(certificate_file="", private_key_file=""), authorize=deny_all
+        )
+        async with Relay(config, transport=here.network), publisher(here) as source:
+            async with source.publication(here.tokens) as publication:
+                with pytest.raises(RequestRejected, match="UNAUTHORIZED"):
+                    await publication.add_segment()
+            async with consumer(here) as it:
+                with pytest.raises(RequestRejected, match="UNAUTHORIZED"):
+                    await it.discover(here.tokens)
+
+    run(scenario())
+
+
+def test_publisher_without_a_relay_announces_when_one_comes(world):
+    async def scenario():
+        here = world()
+        source = Publisher(scope_key=SCOPE_KEY, descriptor=here.descriptor)
+        async with source.publication(here.tokens) as publication:
+            await here.publish_all(await publication.add_segment())
+            await publication.complete()
+            async with (
+                relay(here),
+                PersistentConnection(URL, transport=here.network, on_connected=source.attach),
+            ):
+                await asyncio.sleep(1)
+                return await consume(here)
 
     assert_whole(run(scenario()))

@@ -262,7 +262,11 @@ class Publication:
         self._close()
 
     async def wait_delivered(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - a result
-        """Wait until some peer has been sent every track to its end; False at the timeout."""
+        """Wait until all of a complete publication was delivered; False at the timeout.
+
+        A data track is delivered when a subscriber was sent all that it was owed, and
+        PUBLISH_DONE after it, or when a FETCH of the whole track has ended.
+        """
         return await self._until(self._has_delivered, timeout)
 
     # How it is kept.
@@ -370,11 +374,14 @@ class Publication:
         return self.config.hold is not Hold.ALL or self._fits(size)
 
     def _has_delivered(self) -> bool:
-        if self._tracks is None:
+        """The manifest goes out before the data that it lists, so the data tracks tell."""
+        if self._tracks is None or not self._is_complete:
             return False
+        tracks = self._tracks
         return all(
             any(serving.has_delivered(track) for serving in self._host.servings)
-            for track in self._tracks.tracks.values()
+            for segment in tracks.manifest.segments
+            for track in tracks.data_tracks(segment.segment)
         )
 
     def _is_idle(self) -> bool:
