@@ -70,6 +70,8 @@ class Arrivals:
         elif stream_id in self._early:
             # Nobody has seen it, so nobody needs to know how it ended.
             self._early.drop(stream_id)
+            if not stream_id & _UNIDIRECTIONAL:
+                self._context.reset(stream_id, StreamResetCode.CANCELLED)
         elif stream_id & _UNIDIRECTIONAL:
             self._incoming.receive_reset(stream_id, code)
         else:

@@ -41,6 +41,8 @@ class RequestStreams:
         self._openers = openers
         self._routes = routes
         self._messages: dict[StreamId, MessageStream] = {}
+        # STOP_SENDING that came before the request itself.
+        self._stopped: dict[StreamId, int] = {}
 
     def receive(self, stream_id: StreamId, data: bytes | memoryview, *, fin: bool) -> None:
         """Take the next bytes of a request stream."""
@@ -67,6 +69,8 @@ class RequestStreams:
         """Take the peer's wish that we end our direction abruptly."""
         request = self._registry.by_stream.get(stream_id)
         if request is None:
+            if not self._context.is_local(stream_id):
+                self._remember_stop(stream_id, code)
             return
         if request.can_send:
             request.can_send = False
@@ -88,6 +92,9 @@ class RequestStreams:
             if opener is None:
                 raise violation(f"a request stream begins with {type(message).__name__}")
             opener(stream_id, message)
+            stopped = self._stopped.pop(stream_id, None)
+            if stopped is not None:
+                self.receive_stop(stream_id, stopped)
             return True
         if request.state is State.CANCELLED:
             return False
@@ -104,6 +111,11 @@ class RequestStreams:
             self._requests.receive_fin(request)
         elif not self._context.is_local(stream_id):
             raise violation(f"request stream {stream_id} without a request")
+
+    def _remember_stop(self, stream_id: StreamId, code: int) -> None:
+        self._stopped[stream_id] = code
+        if len(self._stopped) > self._context.limits.max_tombstones:
+            del self._stopped[next(iter(self._stopped))]
 
     def _watch(self, stream_id: StreamId, messages: MessageStream) -> None:
         context = self._context
