@@ -208,8 +208,9 @@ class FetchDelivery:
                 case Absent(through=through, start=start):
                     self._leave_unmarked(self._run_end(location, start, through))
                 case Unknown(through=through, start=start):
-                    if not self._mark(location, start, through, now):
-                        break
+                    self._mark(location, start, through, now)
+            if self._blocked:
+                break
         self._flush_pending()
 
     def _enter_range(self, location: Location) -> int:
@@ -230,8 +231,8 @@ class FetchDelivery:
             group_id = start.group_id if whole else start.group_id + 1
         return min(self._to_place(Location(group_id, MAX_VI64)), self._last_place)
 
-    def _mark(self, location: Location, start: Location, through: Location, now: float) -> bool:
-        """Put an unknown run into a record, or wait for it; tell which."""
+    def _mark(self, location: Location, start: Location, through: Location, now: float) -> None:
+        """Put an unknown run into a record, or wait for it."""
         marker, interval = self._given_up_at(to_position(location))
         if interval is not None:
             start = max(start, to_location(interval[0]))
@@ -244,11 +245,10 @@ class FetchDelivery:
             if end > self._asked_through:
                 self._asked_through = end
                 self._on_gap(self, *self._run(location, end))
-            return False
+            return
         self._begin_gap(marker or RangeMarker.UNKNOWN)
         self._pending = marker or RangeMarker.UNKNOWN, end
         self._place = end + 1
-        return True
 
     def _given_up_at(self, position: int) -> tuple[RangeMarker | None, tuple[int, int] | None]:
         """Return what to say about a place that was given up, and how far that goes."""

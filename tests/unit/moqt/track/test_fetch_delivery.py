@@ -315,6 +315,22 @@ def test_a_gap_given_up_in_advance_is_not_waited_for(new_site):
     assert site.received() == ["0/0 unknown<=0/4 0/5 FIN"]
 
 
+def test_a_fetch_can_be_cancelled_before_its_stream_is_open(new_site):
+    site = new_site()
+    site.publish(layers=1, blocks=1)
+    request_id = site.fetch()
+    delivery = site.deliveries[request_id]
+    site.outbox.remove(delivery)
+
+    delivery.change(delivery.terms)
+    delivery.cancel(site.publisher, now=0.0, code=StreamResetCode.CANCELLED)
+    site.settle()
+
+    assert delivery.finished
+    assert delivery.step(site.publisher, now=0.0) == 0
+    assert site.received() == []
+
+
 def test_needs_what_is_still_ahead(new_site):
     site = new_site()
     site.publish(layers=3, blocks=1)

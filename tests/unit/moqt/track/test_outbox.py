@@ -149,6 +149,16 @@ def test_the_earliest_deadline_is_the_next(new_site):
     assert site.outbox.next_deadline() == 9.0
 
 
+def test_what_is_over_has_no_deadline(new_site):
+    site = new_site()
+    site.publish(layers=1, blocks=1)
+    site.fetch(fill_timeout_ms=9000)
+
+    site.settle()
+
+    assert site.outbox.next_deadline() is None
+
+
 def test_streams_are_ranked_for_the_transport_too(new_site):
     site = new_site()
     site.publish(layers=3, blocks=1)

@@ -166,6 +166,23 @@ def test_a_refused_fill_leaves_the_subscription(new_site):
     assert len(list(site.responder.deliveries(site.store))) == 1
 
 
+def test_one_of_two_fills_can_be_refused(new_site):
+    site = new_site(authoritative=False, fill_gaps=True)
+    site.add(0, 0, 2)
+    request_id = site.subscribe(location_filter=NEXT, fill=FILL_ALL)
+    site.update(request_id, fill=FILL_ALL)
+    site.settle()
+    _, second = site.streams
+
+    site.subscriber.stop_stream(second, StreamResetCode.CANCELLED, now=0.0)
+    site.settle()
+    site.add(0, 1)
+    site.settle()
+
+    assert site.received()[0] == "0/0 0/1 0/2 FIN"
+    assert "FIN" not in site.received()[1]
+
+
 def test_the_same_track_can_be_subscribed_twice(new_site):
     site = new_site()
     one, other = site.subscribe(), site.subscribe()
@@ -331,6 +348,19 @@ def test_fetch_of_nothing_is_an_invalid_range(new_site):
     assert refused == dict.fromkeys(
         (empty, beyond, inverted, after), RequestErrorCode.INVALID_RANGE
     )
+
+
+def test_deliveries_of_a_store_are_those_under_way(new_site):
+    site = new_site()
+    site.publish(layers=1, blocks=1)
+    site.subscribe(fill=FILL_ALL)
+    site.fetch()
+
+    under_way = len(list(site.responder.deliveries(site.store)))
+    site.settle()
+
+    assert under_way == 3
+    assert len(list(site.responder.deliveries(site.store))) == 1
 
 
 def test_too_many_fetches_are_refused_for_a_while(new_site):

@@ -407,6 +407,14 @@ def test_finish_with_end_of_group_against_a_stated_end_is_malformed():
         finish(store, end_of_group=True)
 
 
+def test_finish_beyond_a_known_end_of_the_group_is_malformed():
+    store = filled(normal(0, 0, subgroup_id=1), normal(0, 1))
+    finish(store, end_of_group=True)
+
+    with pytest.raises(MalformedTrack):
+        finish(store, final=5, end_of_group=True, subgroup_id=1)
+
+
 def test_finish_of_a_subgroup_that_ends_with_the_status_object():
     store = filled(normal(0, 0), status(0, 1))
 
@@ -449,6 +457,13 @@ def test_next_in_the_subgroup_where_others_fill_the_gap():
     assert store.gap(subgroup, 0, 3, now=0.0) == (Location(0, 2), Location(0, 2))
     store.mark_absent(Location(0, 2), Location(0, 2))
     assert store.is_next(subgroup, 0, 3, now=0.0)
+
+
+def test_gap_in_the_subgroup_behind_what_is_absent():
+    store = filled(normal(0, 0), normal(0, 5))
+    store.mark_absent(Location(0, 1), Location(0, 2))
+
+    assert store.gap(subgroup_of(store), 0, 5, now=0.0) == (Location(0, 3), Location(0, 4))
 
 
 def test_first_of_the_subgroup_as_its_header_says():

@@ -310,6 +310,31 @@ def test_an_object_in_time_is_sent(new_site):
     assert site.received() == ["0/0"]
 
 
+def test_groups_outside_the_range_are_not_needed(new_site):
+    site = new_site()
+    request_id = site.subscribe(location_filter=LocationFilter.absolute_range(1, 0, 1, 0))
+    site.add(0, 0)
+    site.add(1, 0)
+    site.add(2, 0, 1)
+    site.add(3, 0)
+
+    needed = [site.deliveries[request_id].needs(group_id) for group_id in range(5)]
+    site.settle()
+
+    assert needed == [False, True, True, False, False]
+    assert site.received() == ["1/0", "2/0"]
+
+
+def test_a_range_that_begins_behind_the_objects_opens_nothing(new_site):
+    site = new_site()
+    site.subscribe(location_filter=LocationFilter.absolute_range(0, 0, 0, 1))
+
+    site.add(0, 2)
+    site.settle()
+
+    assert site.received() == []
+
+
 def test_a_dropped_group_beyond_the_range_is_no_matter(new_site):
     site = new_site()
     site.subscribe(location_filter=LocationFilter.absolute_range(0, 0, 0, 1))
