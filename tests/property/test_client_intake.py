@@ -93,8 +93,7 @@ class Desk:
         )
         context = IntakeContext(
             layout=Layout(DESCRIPTOR),
-            placement=Placement(self),
-            prefix_blocks=BLOCKS,
+            placement=Placement(self, Layout(DESCRIPTOR), layers=range(LAYERS), blocks=BLOCKS),
             counters=self.counters,
             verifier=Verifier(threshold_bytes=None, max_pending_bytes=0),
             on_verified=lambda _layer, _whole: None,
@@ -153,7 +152,7 @@ def test_no_mutation_of_a_thousand_is_accepted(mutation, listed_layers):
 
     assert desk.counters.verified == 0
     assert desk.counters.rejected_total == 1000
-    assert desk.memory == {}
+    desk.check()
 
 
 places = st.tuples(st.integers(0, LAYERS), st.integers(0, BLOCKS))

@@ -1,5 +1,6 @@
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -503,6 +504,51 @@ def test_publication_of_other_tokens_is_refused(world):
             candidate = consumer.candidate(publication.name, here.tokens[4:])
             with pytest.raises(KeyMismatch):
                 async with consumer.retrieve(candidate):
+                    pass
+
+    run(scenario())
+
+
+def test_publication_of_another_model_is_refused(world):
+    async def scenario():
+        here = world()
+        other = replace(here.descriptor, position="other")
+        async with published(here) as publication, here.consumer(descriptor=other) as consumer:
+            with pytest.raises(KeyMismatch, match="another model"):
+                async with consumer.retrieve(consumer.candidate(publication.name)):
+                    pass
+
+    run(scenario())
+
+
+def test_memory_that_does_not_fit_is_the_callers_error(world):
+    class Small(HostMemory):
+        def buffer(self, component, layer_index, size_bytes):
+            return super().buffer(component, layer_index, size_bytes - 1)
+
+    async def scenario():
+        here = world()
+        async with published(here) as publication, here.consumer() as consumer:
+            candidate = consumer.candidate(publication.name, here.tokens)
+            with pytest.raises(LayoutMismatch):
+                async with consumer.retrieve(candidate, memory=Small()):
+                    pass
+            async with consumer.retrieve(candidate) as retrieval:
+                await take(retrieval, here)
+
+        assert retrieval.verdict.complete
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("wanted", [{"layers": [6]}, {"layers": []}, {"blocks": 0}])
+def test_wish_that_makes_no_sense_is_refused(world, wanted):
+    async def scenario():
+        here = world()
+        async with published(here) as publication, here.consumer() as consumer:
+            candidate = consumer.candidate(publication.name, here.tokens)
+            with pytest.raises(ConfigError):
+                async with consumer.retrieve(candidate, **wanted):
                     pass
 
     run(scenario())

@@ -81,6 +81,8 @@ class ConsumerConfig:
         discovery_wait: Seconds without a NAMESPACE after which a prefix counts as unknown:
             the protocol has no end of list.
         max_probes: SUBSCRIBE_NAMESPACE open at once.
+        max_candidates: Publications of one prefix that are noted; more are counted as ignored.
+        max_ranked: Publications of one prefix whose manifests are compared.
         fill_wait: Seconds for the fill stream of an accepted subscription to begin.
         fill_timeout: Seconds that relays may wait for Objects under way (FILL_TIMEOUT).
         max_attempts: Requests in a row that bring nothing before a track is given up.
@@ -103,6 +105,8 @@ class ConsumerConfig:
 
     discovery_wait: float = 0.5
     max_probes: int = 32
+    max_candidates: int = 64
+    max_ranked: int = 8
     fill_wait: float = 2.0
     fill_timeout: float = 10.0
     max_attempts: int = 4

@@ -12,7 +12,7 @@ from kvcs.client.selection import Prefix
 from kvcs.client.signal import Signal
 from kvcs.client.source import Source
 from kvcs.endpoint.connection import Connection
-from kvcs.errors import ConfigError, KvcsError
+from kvcs.errors import ConfigError, KeyMismatch, KvcsError
 from kvcs.kv.consistency import check_anchor, check_identity
 from kvcs.kv.descriptor import Descriptor
 from kvcs.kv.identity import BlockKey, ScopeKey
@@ -105,14 +105,13 @@ class Consumer:
         try:
             async with asyncio.timeout(timeout), self._searching:
                 found = await search.run()
-                candidates = [
-                    Candidate(name=name, blocks=count, keys=keys) for count, name in found
-                ]
-                return await self._ranked(candidates)
         except TimeoutError:
             return []
         finally:
             self.ignored_namespaces += search.ignored
+        return await self._ranked(
+            [Candidate(name=name, blocks=count, keys=keys) for count, name in found]
+        )
 
     def candidate(
         self,
@@ -198,6 +197,8 @@ class Consumer:
 
     def _check(self, manifest: Manifest, name: PublicationName, keys: Sequence[BlockKey]) -> None:
         check_identity(manifest, name, self._scope_key, self._config.profile)
+        if self._descriptor is not None and manifest.compat != self._descriptor:
+            raise KeyMismatch("the publication is of another model than the consumer's")
         check_anchor(manifest, name, keys)
 
     async def _ranked(self, candidates: list[Candidate]) -> list[Candidate]:
@@ -205,12 +206,17 @@ class Consumer:
         if len(candidates) < 2:
             return candidates
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._progress(candidate)) for candidate in candidates]
-        progress = {id(c): task.result() for c, task in zip(candidates, tasks, strict=True)}
-        return sorted(candidates, key=lambda c: progress[id(c)], reverse=True)
+            tasks = [
+                group.create_task(self._progress(candidate))
+                for candidate in candidates[: self._config.max_ranked]
+            ]
+        progress = {task.result()[0]: task.result()[1:] for task in tasks}
+        nothing = (False, -1)
+        return sorted(candidates, key=lambda c: progress.get(c.name, nothing), reverse=True)
 
-    async def _progress(self, candidate: Candidate) -> tuple[bool, int]:
+    async def _progress(self, candidate: Candidate) -> tuple[PublicationName, bool, int]:
         """Return whether a publication is complete, and how many layers are listed."""
+        name = candidate.name
         track = ManifestTrack(
             Source(self._connection, candidate.name),
             self._config,
@@ -220,12 +226,15 @@ class Consumer:
             on_error=lambda _error, _discards: None,
         )
         try:
-            manifest = await track.open()
-        except KvcsError:
-            return False, -1
+            async with asyncio.timeout(self._config.fill_wait):
+                manifest = await track.open()
+        except (KvcsError, TimeoutError):
+            return name, False, -1
         finally:
             track.close()
-        listed = (s.object_digests.values() for s in manifest.segments)
-        return manifest.complete, min(
-            (len(groups) for track in listed for groups in track), default=0
-        )
+        listed = [
+            len(groups)
+            for segment in manifest.segments
+            for groups in segment.object_digests.values()
+        ]
+        return name, manifest.complete, min(listed, default=0)

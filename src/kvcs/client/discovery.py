@@ -60,7 +60,7 @@ class Discovery:
         config: Settings of the consumer.
 
     Attributes:
-        ignored: Announcements that are no name of a publication.
+        ignored: Announcements that are no name of a publication, or too many.
     """
 
     def __init__(
@@ -84,7 +84,10 @@ class Discovery:
             KvcsError: The session ended.
         """
         limit = asyncio.Semaphore(self._config.max_probes)
-        self._probes = [_Probe(blocks, prefix, self._signal) for blocks, prefix in self._prefixes]
+        self._probes = [
+            _Probe(blocks, prefix, self._signal, max_found=self._config.max_candidates)
+            for blocks, prefix in self._prefixes
+        ]
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._ask(probe, limit)) for probe in self._probes]
             await self._signal.until(lambda: self._winner() is not None or self._is_exhausted())
@@ -135,7 +138,9 @@ class Discovery:
 class _Probe:
     """One SUBSCRIBE_NAMESPACE."""
 
-    def __init__(self, blocks: int, prefix: TrackNamespace, signal: Signal) -> None:
+    def __init__(
+        self, blocks: int, prefix: TrackNamespace, signal: Signal, *, max_found: int
+    ) -> None:
         self.blocks = blocks
         self.prefix = prefix
         self.found: list[PublicationName] = []
@@ -144,6 +149,7 @@ class _Probe:
         self.is_settled = False
         self.error: KvcsError | None = None
         self._signal = signal
+        self._max_found = max_found
 
     def receive(self, event: Event) -> None:
         match event:
@@ -169,8 +175,12 @@ class _Probe:
         except (DataError, ValueError):
             self.ignored += 1
             return
-        if name not in self.found:
-            self.found.append(name)
+        if name in self.found:
+            return
+        if len(self.found) >= self._max_found:
+            self.ignored += 1
+            return
+        self.found.append(name)
 
     def _remove(self, suffix: TrackNamespace) -> None:
         namespace = self.prefix.joined(suffix)

@@ -52,7 +52,6 @@ class IntakeContext:
     Attributes:
         layout: Geometry of the publication.
         placement: The caller's memory.
-        prefix_blocks: Blocks that the buffers hold, over all segments.
         counters: Counts of the retrieval.
         verifier: Where checks run.
         on_verified: Called with the layer, and whether this track now has all of it, after each
@@ -63,7 +62,6 @@ class IntakeContext:
 
     layout: Layout
     placement: Placement
-    prefix_blocks: int
     counters: Counters
     verifier: Verifier
     on_verified: Callable[[int, bool], None]
@@ -227,6 +225,6 @@ class TrackIntake:
         offset = 0
         for part in parts:
             size = context.layout.data_bytes(part, layer_index)
-            view = context.placement.view(part, layer_index, size * context.prefix_blocks)
+            view = context.placement.view(part, layer_index)
             view[block * size : (block + 1) * size] = data[offset : offset + size]
             offset += size

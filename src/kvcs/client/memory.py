@@ -1,15 +1,16 @@
 """Where verified Data goes: memory that the caller provides, or plain host memory.
 
-A retrieval asks once for a writable buffer per component and layer, just before the first
-verified byte of that layer is written. The Data of absolute block b lies at
-``b * block_bytes``, so that a whole buffer is the layer's tensor ``[tokens, kv_heads,
-head_dim]``, C order, little-endian, for the first `blocks` blocks of the prefix.
+A retrieval asks for a writable buffer per component and layer when it begins. The Data of
+absolute block b lies at ``b * block_bytes``, so that a whole buffer is the layer's tensor
+``[tokens, kv_heads, head_dim]``, C order, little-endian, for the first `blocks` blocks of the
+prefix.
 """
 
-from collections.abc import Buffer
+from collections.abc import Buffer, Sequence
 from typing import Protocol
 
 from kvcs.errors import LayoutMismatch
+from kvcs.kv.layout import Layout
 from kvcs.kv.naming import Component
 
 __all__ = ("HostMemory", "Memory", "Placement")
@@ -43,31 +44,36 @@ class Placement:
 
     Args:
         memory: Gives the buffers.
+        layout: Geometry of the publication.
+        layers: Wanted layer indexes.
+        blocks: Blocks that each buffer holds.
+
+    Raises:
+        LayoutMismatch: A buffer is read-only, strided, or of another size.
     """
 
-    __slots__ = ("_memory", "_views")
+    __slots__ = ("_views",)
 
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
-        self._views: dict[tuple[Component, int], memoryview] = {}
-
-    def view(self, component: Component, layer_index: int, size_bytes: int) -> memoryview:
-        """Return the writable octets of one component of one layer.
-
-        Raises:
-            LayoutMismatch: The memory that was given is read-only, strided, or of another size.
-        """
-        key = (component, layer_index)
-        view = self._views.get(key)
-        if view is None:
-            view = self._views[key] = _writable(
-                self._memory.buffer(component, layer_index, size_bytes), size_bytes
+    def __init__(
+        self, memory: Memory, layout: Layout, *, layers: Sequence[int], blocks: int
+    ) -> None:
+        self._views = {
+            (component, layer_index): _writable(
+                memory, component, layer_index, blocks * layout.data_bytes(component, layer_index)
             )
-        return view
+            for layer_index in layers
+            for component in (Component.K, Component.V)
+        }
+
+    def view(self, component: Component, layer_index: int) -> memoryview:
+        """Return the writable octets of one component of one wanted layer."""
+        return self._views[component, layer_index]
 
 
-def _writable(buffer: Buffer, size_bytes: int) -> memoryview:
-    view = memoryview(buffer)
+def _writable(
+    memory: Memory, component: Component, layer_index: int, size_bytes: int
+) -> memoryview:
+    view = memoryview(memory.buffer(component, layer_index, size_bytes))
     if view.readonly or not view.c_contiguous or view.nbytes != size_bytes:
         raise LayoutMismatch(
             f"the memory for a layer must be writable, contiguous and {size_bytes} octets long, "

@@ -107,7 +107,6 @@ class Retrieval:
         self._config = config
         self._signal = Signal()
         self._counters = Counters()
-        self._placement = Placement(wish.memory)
         self._prefix = wish.prefix
         self._layers: tuple[int, ...] = ()
         self._context: IntakeContext | None = None
@@ -273,8 +272,7 @@ class Retrieval:
             raise ConfigError("max_memory_bytes", expected, str(self._config.max_memory_bytes))
         self._context = IntakeContext(
             layout=layout,
-            placement=self._placement,
-            prefix_blocks=self.blocks,
+            placement=Placement(self._wish.memory, layout, layers=self._layers, blocks=self.blocks),
             counters=self._counters,
             verifier=Verifier(
                 threshold_bytes=self._config.hash_threshold_bytes,
@@ -415,8 +413,7 @@ class Retrieval:
 
     def _view(self, component: Component, layer_index: int) -> memoryview:
         assert self._context is not None
-        size = self._context.layout.data_bytes(component, layer_index) * self.blocks
-        return self._placement.view(component, layer_index, size).toreadonly()
+        return self._context.placement.view(component, layer_index).toreadonly()
 
     def _discard(self, error: DataError) -> None:
         if self._discarded is None:

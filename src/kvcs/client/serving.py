@@ -191,6 +191,8 @@ class Serving:
             case RequestAccepted(request_id=request_id, parameters=parameters):
                 self._accept_push(request_id, parameters)
             case RequestCancelled(request_id=request_id) | RequestRejected(request_id=request_id):
+                if request_id in self._announced.values():
+                    _logger.warning("%s: a publication is no longer announced", self)
                 self._listeners.pop(request_id, None)
                 self._served.pop(request_id, None)
                 self._responder.receive(event, now=self.connection.now)

@@ -104,8 +104,7 @@ class Desk:
         self.buffers = {}
         self.context = IntakeContext(
             layout=layout,
-            placement=Placement(self),
-            prefix_blocks=blocks,
+            placement=Placement(self, layout, layers=range(LAYERS), blocks=blocks),
             counters=self.counters,
             verifier=Verifier(threshold_bytes=threshold_bytes, max_pending_bytes=1 << 20),
             on_verified=lambda layer, whole: self.verified.append((layer, whole)),

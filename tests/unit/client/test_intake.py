@@ -114,7 +114,7 @@ def test_intake_rejects_a_value_object_in_the_key_track(sample, desk, intake):
     intake.receive(sample.obj(V, 0, 0))
 
     assert desk.counters.rejected == {"component": 1}
-    assert desk.buffers == {}
+    assert not any(map(any, desk.buffers.values()))
 
 
 def test_intake_takes_a_block_again_after_it_was_rejected(sample, desk, intake):
@@ -161,7 +161,7 @@ def test_intake_rejects_another_digest_than_the_listed_one(sample, desk, intake)
     intake.receive(sample.obj(K, 0, 0, data=other))
 
     assert desk.counters.rejected == {"listed_digest": 1}
-    assert desk.buffers == {}
+    assert not any(map(any, desk.buffers.values()))
     assert desk.discarded == []
 
 

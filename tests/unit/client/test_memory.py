@@ -6,38 +6,50 @@ from kvcs.kv.naming import Component
 
 
 class Given:
-    def __init__(self, buffer):
-        self.buffer_given = buffer
+    def __init__(self, make=bytearray):
+        self.make = make
         self.asked = []
 
     def buffer(self, component, layer_index, size_bytes):
         self.asked.append((component, layer_index, size_bytes))
-        return self.buffer_given
+        return self.make(size_bytes)
 
 
-def test_placement_asks_once_per_component_and_layer():
-    memory = Given(bytearray(8))
-    placement = Placement(memory)
+def test_placement_asks_for_both_components_of_the_wanted_layers(sample):
+    memory = Given()
+    size = sample.layout.data_bytes(Component.K, 0)
 
-    placement.view(Component.K, 2, 8)[3] = 7
-    again = placement.view(Component.K, 2, 8)
+    placement = Placement(memory, sample.layout, layers=(0, 2), blocks=3)
+    placement.view(Component.V, 2)[5] = 7
 
-    assert again[3] == 7
-    assert memory.asked == [(Component.K, 2, 8)]
+    assert placement.view(Component.V, 2)[5] == 7
+    assert memory.asked == [
+        (component, layer_index, 3 * size)
+        for layer_index in (0, 2)
+        for component in (Component.K, Component.V)
+    ]
 
 
-def test_placement_takes_memory_of_any_element_type():
-    array = memoryview(bytearray(8)).cast("H")
+def test_placement_takes_memory_of_any_element_type(sample):
+    memory = Given(lambda size: memoryview(bytearray(size)).cast("H"))
 
-    assert Placement(Given(array)).view(Component.V, 0, 8).nbytes == 8
+    view = Placement(memory, sample.layout, layers=(0,), blocks=1).view(Component.K, 0)
+
+    assert view.format == "B"
 
 
 @pytest.mark.parametrize(
-    "buffer", [bytes(8), bytearray(9), memoryview(bytearray(16))[::2]], ids=["ro", "size", "step"]
+    "make",
+    [
+        bytes,
+        lambda size: bytearray(size + 1),
+        lambda size: memoryview(bytearray(2 * size))[::2],
+    ],
+    ids=["read-only", "size", "strided"],
 )
-def test_placement_refuses_memory_that_it_cannot_fill(buffer):
+def test_placement_refuses_memory_that_it_cannot_fill(sample, make):
     with pytest.raises(LayoutMismatch):
-        Placement(Given(buffer)).view(Component.K, 0, 8)
+        Placement(Given(make), sample.layout, layers=(0,), blocks=1)
 
 
 def test_host_memory_is_zeroed_and_of_the_size_asked_for():
