@@ -389,7 +389,7 @@ class Supply:
             self._finish_track(subscription.peer, self.store.largest, now)
         self._host.cache.check_complete(self.name)
         if not subscription.was_established:
-            self._refused(RequestErrorCode.INTERNAL_ERROR, _GONE, now)
+            self._refused(_gone_code(subscription.peer), _GONE, now)
         elif not self.subscriptions:
             self._listener.supply_ended(_done_code(code), now=now)
         self._look_again(now)
@@ -429,7 +429,7 @@ class Supply:
         """Note that nothing more comes on a FETCH."""
         self.gaps.fetches.remove(fetch)
         if fetch.end is None:
-            self._listener.probe_refused(fetch, RequestErrorCode.INTERNAL_ERROR, _GONE, now=now)
+            self._listener.probe_refused(fetch, _gone_code(fetch.peer), _GONE, now=now)
         else:
             start = to_location(fetch.start)
             if isinstance(self.store.lookup(start, now=now), Found):
@@ -455,7 +455,7 @@ class Supply:
             case RequestRejected():
                 self._listener.probe_refused(status, answer.code, answer.reason, now=now)
             case None:
-                code = RequestErrorCode.INTERNAL_ERROR
+                code = _gone_code(status.peer)
                 self._listener.probe_refused(status, code, _GONE, now=now)
         self._look_again(now)
 
@@ -534,6 +534,14 @@ class Supply:
             self._alarm = None
             self.gaps.reconsider(now=now, rewind=True)
             self._rearm(now)
+
+
+def _gone_code(peer: Peer) -> RequestErrorCode:
+    """Return the code for a request that a publisher left without an answer."""
+    if peer.session.is_closed:
+        # For the subscriber it is as if there had been no publisher.
+        return RequestErrorCode.DOES_NOT_EXIST
+    return RequestErrorCode.INTERNAL_ERROR
 
 
 def _unsupported(numbers: Iterable[int]) -> str:
