@@ -54,6 +54,8 @@ __all__ = ("PicoquicFactory", "PicoquicListener")
 
 #: Most bytes taken in one wake, so that the loop gets its turn.
 _WAKE_BYTES: Final = 8 * 2**20
+#: Connections that the library holds at once; the endpoint has a lower limit of its own.
+_MAX_CONNECTIONS: Final = 4096
 #: Event of the library's ring: the peer closed with an application code.
 _APPLICATION_CLOSE: Final = 5
 #: Place of the connection in such an event; 0 is the context itself, which is ready.
@@ -422,6 +424,7 @@ def _configuration(alpn: str, config: TransportConfig, *, is_client: bool) -> Qu
             max_streams_bidi=config.max_bidi_streams,
             stream_ring_cap=config.stream_ring_bytes,
             congestion_control_algorithm=config.congestion_control,
+            max_connections=_MAX_CONNECTIONS,
         )
     except ValueError as error:
         raise ConfigError(

@@ -21,7 +21,7 @@ _GATHER_FROM: Final = 4 * 1024
 _GATHER_WHILE: Final = 16 * 1024
 #: Waits between looks at a send queue: while it moves, and at most.
 _SEND_INTERVAL: Final = 0.002
-_SLOW_INTERVAL: Final = 0.016
+_SLOW_INTERVAL: Final = 0.008
 
 
 class Pump:
