@@ -1,0 +1,16 @@
+"""One small model, its cache, and the ways in which aiomoqt reaches a publication of it."""
+
+import pytest
+from tests.interop.sites import Certificate, Prompt
+
+from kvcs.endpoint.certificate import create_dev_certificate
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory) -> Certificate:
+    return create_dev_certificate(tmp_path_factory.mktemp("certificate"))
+
+
+@pytest.fixture(scope="module")
+def prompt() -> Prompt:
+    return Prompt()
