@@ -404,6 +404,8 @@ def is_possible(request, step):
     if next_state(table, request.state, step) is None or step is Input.DATA_COMPLETE:
         return False
     match step:
+        case Input.SEND_UPDATE:
+            return len(request.updates_sent) < SessionLimits().max_request_updates
         case Input.SEND_UPDATE_OK | Input.SEND_UPDATE_ERROR:
             return bool(request.updates_received)
         case Input.SEND_DONE:
