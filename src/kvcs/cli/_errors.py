@@ -57,17 +57,19 @@ class NotFound(KvcsError):
 
 
 class Incomplete(KvcsError):
-    """Not all that was asked for could be had, and nothing was written.
+    """Not all that was asked for could be had.
 
     Attributes:
         reason: What is missing, and why.
         code: Exit code of that reason.
+        advice: What a person can do.
     """
 
-    def __init__(self, reason: str, code: ExitCode) -> None:
-        super().__init__(reason, code)
+    def __init__(self, reason: str, code: ExitCode, advice: str) -> None:
+        super().__init__(reason, code, advice)
         self.reason = reason
         self.code = code
+        self.advice = advice
 
     def __str__(self) -> str:
         return self.reason
@@ -106,7 +108,6 @@ _REQUEST_CODES: Final[dict[int, ExitCode]] = {
 _HINTS: Final[dict[type[KvcsError], str]] = {
     ConfigError: "See the command's --help.",
     NotFound: "Check the scope key and the tokens, or wait until the publisher has started.",
-    Incomplete: "Nothing was written; try again, or ask for what is there (--blocks, --layers).",
     RequestTimedOut: TIMEOUT_HINT,
     ConnectFailed: "Check that a relay runs there (kvcs relay run), and its certificate (--ca).",
     ConnectionLost: "Check the other side's log, then try again.",
@@ -143,6 +144,8 @@ def exit_code(error: KvcsError) -> ExitCode:
 
 def hint(error: KvcsError) -> str:
     """Return what a person can do about `error`, or an empty text."""
+    if isinstance(error, Incomplete):
+        return error.advice
     if isinstance(error, RequestFailed):
         return _REQUEST_HINTS.get(exit_code(error), "")
     return next((_HINTS[cls] for cls in type(error).__mro__ if cls in _HINTS), "")

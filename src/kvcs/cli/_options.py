@@ -22,6 +22,7 @@ __all__ = (
     "INPUT_FILE",
     "OUTPUT_FILE",
     "Command",
+    "Decorator",
     "RelaySettings",
     "configure_logging",
     "connection_options",

@@ -7,22 +7,25 @@ from typing import Final
 
 import click
 
-from kvcs.cli._options import Command, option, pass_output
+from kvcs.cli._options import OUTPUT_FILE, Command, Decorator, option, pass_output
 from kvcs.cli._output import Output
 from kvcs.errors import ConfigError
 from kvcs.kv.identity import KVSP_PROVISIONAL, ScopeKey, parse_scope_key
 
 __all__ = ("load_scope_key", "scope", "scope_key_option", "write_scope_key")
 
-scope_key_option = option(
-    "--scope-key-file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    required=True,
-    help="File with the scope key: 32 octets, or 64 hex digits. Make one with kvcs scope new.",
-)
-
 # A key file has at most 64 digits and a line end; more is read only to tell that it is too long.
 _MAX_KEY_FILE_BYTES: Final = 128
+
+
+def scope_key_option(*, required: bool = True) -> Decorator:
+    """Add ``--scope-key-file``."""
+    return option(
+        "--scope-key-file",
+        type=OUTPUT_FILE,
+        required=required,
+        help="File with the scope key: 32 octets, or 64 hex digits; kvcs scope new makes one.",
+    )
 
 
 def load_scope_key(path: Path) -> ScopeKey:
@@ -62,7 +65,7 @@ def scope() -> None:
 
 
 @scope.command(cls=Command)
-@click.argument("path", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("path", type=OUTPUT_FILE)
 @pass_output
 def new(output: Output, path: Path) -> None:
     """Write a new scope key to PATH (readable by you only) and show its Scope ID."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from kvcs.cli._errors import ExitCode, Incomplete
+from kvcs.cli._errors import TIMEOUT_HINT, ExitCode, Incomplete
 from kvcs.cli.demo.board import Board
 from kvcs.cli.demo.material import FILE
 from kvcs.cli.demo.messages import (
@@ -113,7 +113,7 @@ class Scenario:
         except TimeoutError:
             logs = "".join(f"\n{node.name}: {node.log}" for node in self._nodes if node.log)
             text = f"the demo did not end within {self._config.timeout:g} s{logs}"
-            raise Incomplete(text, ExitCode.TIMEOUT) from None
+            raise Incomplete(text, ExitCode.TIMEOUT, TIMEOUT_HINT) from None
 
     # The plays.
 

@@ -1,0 +1,246 @@
+"""``kvcs inspect``: look into a cache file, or at what a relay knows."""
+
+import asyncio
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from kvcs.cli._connection import connect_config
+from kvcs.cli._errors import NotFound
+from kvcs.cli._options import (
+    Command,
+    RelaySettings,
+    connection_options,
+    option,
+    pass_output,
+)
+from kvcs.cli._output import Output, format_bytes
+from kvcs.cli._publication import parse_fragment, read_manifest
+from kvcs.cli._ranges import format_layers
+from kvcs.cli._runtime import run
+from kvcs.cli._units import DURATION
+from kvcs.cli.scope import load_scope_key, scope_key_option
+from kvcs.endpoint.connect import connect
+from kvcs.endpoint.connection import Connection
+from kvcs.engines.file import CacheFile, load_cache
+from kvcs.errors import ConfigError, DataError, KvcsError
+from kvcs.kv.identity import KVSP_PROVISIONAL, ScopeKey
+from kvcs.kv.manifest import Manifest
+from kvcs.kv.naming import PROTOCOL_FIELD, PublicationName
+from kvcs.moqt.session.events import Event, NamespaceDoneReceived, NamespaceReceived
+from kvcs.names import TrackNamespace
+
+__all__ = ("inspect",)
+
+_SCHEME: Final = "moqt:"
+
+
+@click.command(cls=Command)
+@click.argument("target", metavar="FILE|URL")
+@scope_key_option(required=False)
+@option(
+    "--wait",
+    type=DURATION,
+    default="500ms",
+    help="How long to listen for publications: the protocol has no end of list.",
+)
+@connection_options
+@pass_output
+def inspect(output: Output, target: str, **settings: Any) -> None:
+    """Show a cache file, or the publications of a scope at a relay.
+
+    A file is shown with its descriptor, tokens and blocks, and with its identifiers when the
+    scope key is given. A URL shows the publications of the scope that the relay knows, or the
+    one that its fragment names, with their manifests. The scope key itself is never shown.
+
+    \b
+    Examples:
+      kvcs inspect cache.safetensors --scope-key-file scope.key
+      kvcs inspect moqt://127.0.0.1:4433/ --ca ca.pem --scope-key-file scope.key --json
+    """  # noqa: D301 - click reads the backslash
+    path = settings.pop("scope_key_file")
+    scope_key = None if path is None else load_scope_key(path)
+    if not target.startswith(_SCHEME):
+        _show_file(output, Path(target), scope_key)
+        return
+    if scope_key is None:
+        raise ConfigError("--scope-key-file", "the key of the scope whose publications to show")
+    wait = settings.pop("wait")
+    relay = RelaySettings(url=target, **settings)
+    found = run(_look(relay, parse_fragment(target), scope_key, wait))
+    _show_publications(output, found)
+
+
+# Files.
+
+
+def _show_file(output: Output, path: Path, scope_key: ScopeKey | None) -> None:
+    cache = load_cache(path, partial=True)
+    described: dict[str, Any] = {
+        "file": str(path),
+        "descriptor": cache.descriptor.to_json(),
+        "tokens": list(cache.tokens),
+        "ignored_tokens": cache.ignored_tokens,
+        "blocks": cache.blocks,
+        "layers": format_layers(sorted(cache.layers)),
+        "bytes": sum(k.nbytes + v.nbytes for k, v in cache.layers.values()),
+        "ids": None if scope_key is None else _ids(cache, scope_key),
+    }
+    output.result(described)
+    if not output.as_json:
+        _print_file(output, described, cache)
+
+
+def _ids(cache: CacheFile, scope_key: ScopeKey) -> dict[str, Any]:
+    profile = KVSP_PROVISIONAL
+    compatibility_id = profile.compatibility_id(scope_key, cache.descriptor)
+    keys = profile.block_keys(
+        scope_key, compatibility_id, cache.tokens, block_tokens=cache.descriptor.block_tokens
+    )
+    return {
+        "profile": profile.name,
+        "scope_id": profile.scope_id(scope_key).hex(),
+        "compatibility_id": compatibility_id.hex(),
+        "block_keys": [key.hex() for key in keys],
+    }
+
+
+def _print_file(output: Output, described: dict[str, Any], cache: CacheFile) -> None:
+    descriptor = cache.descriptor
+    lines = [
+        f"file             {described['file']}",
+        f"layers           {described['layers']} of {descriptor.layers}",
+        f"blocks           {cache.blocks} of {descriptor.block_tokens} tokens",
+        f"size             {format_bytes(described['bytes'])} of keys and values",
+        "descriptor",
+    ]
+    lines += [f"  {name:<16} {value}" for name, value in sorted(descriptor.to_json().items())]
+    if cache.note:
+        lines.append(f"note             {cache.note}")
+    if described["ids"] is not None:
+        ids = described["ids"]
+        lines += [
+            f"Scope ID         {ids['scope_id']}",
+            f"Compatibility ID {ids['compatibility_id']}",
+            *(f"Block Key {index:<6} {key}" for index, key in enumerate(ids["block_keys"])),
+        ]
+    output.text("\n".join(lines))
+
+
+# Relays.
+
+
+async def _look(
+    relay: RelaySettings, name: PublicationName | None, scope_key: ScopeKey, wait: float
+) -> list[tuple[PublicationName, Manifest | KvcsError]]:
+    """Return the publications and their manifests, or why there is none.
+
+    Raises:
+        NotFound: Nothing is known there.
+        KvcsError: The one that was named cannot be had.
+    """
+    async with (
+        asyncio.timeout(relay.timeout),
+        connect(relay.url, connect_config(relay)) as connection,
+    ):
+        if name is not None:
+            return [(name, await read_manifest(connection, name, scope_key))]
+        names = await _list(connection, scope_key, wait)
+        if not names:
+            raise NotFound("no publication of this scope is known there")
+        return [(name, await _manifest(connection, name, scope_key)) for name in names]
+
+
+async def _list(connection: Connection, scope_key: ScopeKey, wait: float) -> list[PublicationName]:
+    """Collect what is announced for the scope within `wait` seconds."""
+    prefix = TrackNamespace((PROTOCOL_FIELD, KVSP_PROVISIONAL.scope_id(scope_key)))
+    suffixes: dict[TrackNamespace, None] = {}
+
+    def receive(event: Event) -> None:
+        match event:
+            case NamespaceReceived(suffix=suffix):
+                suffixes[suffix] = None
+            case NamespaceDoneReceived(suffix=suffix):
+                suffixes.pop(suffix, None)
+            case _:
+                pass
+
+    request_id = connection.subscribe_namespace(prefix, listener=receive)
+    await connection.answer(request_id)
+    await asyncio.sleep(wait)
+    connection.cancel(request_id)
+    names: list[PublicationName] = []
+    for suffix in suffixes:
+        try:
+            names.append(PublicationName.parse(prefix.joined(suffix)))
+        except (DataError, ValueError):
+            continue
+    return names
+
+
+async def _manifest(
+    connection: Connection, name: PublicationName, scope_key: ScopeKey
+) -> Manifest | KvcsError:
+    try:
+        return await read_manifest(connection, name, scope_key)
+    except KvcsError as error:
+        if connection.closed:
+            raise
+        return error
+
+
+def _show_publications(
+    output: Output, found: list[tuple[PublicationName, Manifest | KvcsError]]
+) -> None:
+    described = [_describe(name, manifest) for name, manifest in found]
+    output.result({"publications": described})
+    for publication in described:
+        output.text(_format(publication))
+
+
+def _describe(name: PublicationName, manifest: Manifest | KvcsError) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "namespace": str(name.namespace()),
+        "anchor_key": name.anchor_key.hex(),
+        "publication_id": name.publication_id.hex(),
+    }
+    if isinstance(manifest, KvcsError):
+        return {**described, "error": str(manifest)}
+    return {
+        **described,
+        "descriptor": manifest.compat.to_json(),
+        "complete": manifest.complete,
+        "deterministic": manifest.deterministic,
+        "layers": manifest.layers,
+        "blocks": manifest.blocks,
+        "segments": [
+            {
+                "segment": segment.segment,
+                "first_block": segment.first_block,
+                "blocks": segment.blocks,
+                "complete": segment.complete,
+                "tracks": list(segment.tracks),
+                "listed_layers": min(map(len, segment.object_digests.values()), default=0),
+            }
+            for segment in manifest.segments
+        ],
+    }
+
+
+def _format(publication: dict[str, Any]) -> str:
+    lines = [f"publication {publication['namespace']}"]
+    if "error" in publication:
+        return f"{lines[0]}\n  no manifest: {publication['error']}"
+    state = "complete" if publication["complete"] else "in production"
+    lines.append(
+        f"  {state}, {publication['layers']} layers, {publication['blocks']} blocks of "
+        f"{publication['descriptor']['block_tokens']} tokens, {publication['descriptor']['dtype']}"
+    )
+    lines += [
+        f"  segment {segment['segment']}: blocks {segment['first_block']} to "
+        f"{segment['first_block'] + segment['blocks'] - 1}, {segment['listed_layers']} layers "
+        f"listed, tracks {', '.join(segment['tracks'])}"
+        for segment in publication["segments"]
+    ]
+    return "\n".join(lines)

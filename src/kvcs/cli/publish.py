@@ -1,0 +1,181 @@
+"""``kvcs publish``: publish a KV cache from a file."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kvcs.cli._connection import connect_config
+from kvcs.cli._errors import ExitCode
+from kvcs.cli._options import (
+    INPUT_FILE,
+    Command,
+    RelaySettings,
+    connection_options,
+    option,
+    pass_output,
+)
+from kvcs.cli._output import Output, format_bytes
+from kvcs.cli._runtime import interruption, run
+from kvcs.cli._units import DURATION
+from kvcs.cli.scope import load_scope_key, scope_key_option
+from kvcs.client import Hold, Publication, Publisher, PublisherConfig
+from kvcs.endpoint.reconnect import PersistentConnection
+from kvcs.engines.file import CacheFile, load_cache
+from kvcs.errors import ConfigError
+
+__all__ = ("publish",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Settings:
+    scope_key_file: Path
+    linger: float | None
+    exit_when_delivered: bool
+    push: bool
+    hold: Hold
+
+
+@click.command(cls=Command)
+@click.argument("file", type=INPUT_FILE, envvar="KVCS_FILE")
+@option("--url", required=True, help="Relay to publish through: moqt://host[:port]/path.")
+@scope_key_option()
+@option(
+    "--linger",
+    type=DURATION,
+    help="Leave so long after the last layer; by default stay until interrupted.",
+)
+@option(
+    "--exit-when-delivered",
+    is_flag=True,
+    help="Leave when somebody has taken every track to its end.",
+)
+@option("--push", is_flag=True, help="Send PUBLISH, so that the relay takes everything at once.")
+@option(
+    "--hold",
+    type=click.Choice([hold.value for hold in Hold]),
+    default=Hold.ALL.value,
+    help="What stays available here: everything, each layer until it is delivered, or nothing.",
+)
+@connection_options
+@pass_output
+def publish(output: Output, file: Path, **settings: Any) -> int:
+    """Publish the KV cache in FILE, layer by layer.
+
+    Prints the publication's URL. --timeout bounds connecting and announcing.
+
+    \b
+    Examples:
+      kvcs publish cache.safetensors --url moqt://127.0.0.1:4433/ --ca ca.pem \\
+          --scope-key-file scope.key --exit-when-delivered
+    """  # noqa: D301 - click reads the backslash
+    relay = RelaySettings(
+        **{name: settings.pop(name) for name in ("url", "ca", "insecure_loopback", "timeout")}
+    )
+    chosen = _Settings(hold=Hold(settings.pop("hold")), **settings)
+    if chosen.linger is not None and chosen.exit_when_delivered:
+        raise ConfigError("--linger", "no --exit-when-delivered beside it")
+    return run(_publish(output, file, relay, chosen))
+
+
+async def _publish(output: Output, file: Path, relay: RelaySettings, settings: _Settings) -> int:
+    scope_key = load_scope_key(settings.scope_key_file)
+    cache = load_cache(file)
+    if cache.note:
+        output.note(f"note: {cache.note}")
+    publisher = Publisher(
+        scope_key=scope_key,
+        descriptor=cache.descriptor,
+        config=PublisherConfig(
+            hold=settings.hold, push=settings.push, announce_timeout=relay.timeout
+        ),
+    )
+    async with (
+        interruption() as stopped,
+        PersistentConnection(
+            relay.url, connect_config(relay), on_connected=publisher.attach
+        ) as connection,
+    ):
+        if not await _until(stopped, _connected(connection, relay.timeout)):
+            return ExitCode.INTERRUPTED
+        async with publisher.publication(cache.tokens) as publication:
+            if not await _until(stopped, _publish_layers(output, cache, publication, relay.url)):
+                return ExitCode.INTERRUPTED
+            await _stay(output, publication, stopped, settings)
+    return ExitCode.DONE
+
+
+async def _connected(connection: PersistentConnection, timeout: float) -> None:  # noqa: ASYNC109
+    await connection.connection(timeout)
+
+
+async def _publish_layers(
+    output: Output, cache: CacheFile, publication: Publication, url: str
+) -> None:
+    segment = await publication.add_segment()
+    namespace = str(publication.name.namespace())
+    address = f"{url.partition('#')[0]}#kvcs:{namespace}"
+    size_bytes = sum(k.nbytes + v.nbytes for k, v in cache.layers.values())
+    output.result(
+        {
+            "publication": namespace,
+            "url": address,
+            "layers": cache.descriptor.layers,
+            "blocks": cache.blocks,
+            "tokens": len(cache.tokens),
+            "bytes": size_bytes,
+        }
+    )
+    output.text(address)
+    with output.progress() as progress:
+        task = progress.add_task("publishing", total=size_bytes)
+        for layer_index, (k, v) in sorted(cache.layers.items()):
+            await segment.publish_layer(layer_index, k, v)
+            progress.advance(task, k.nbytes + v.nbytes)
+    await publication.complete()
+    output.note(
+        f"published {cache.descriptor.layers} layers, {cache.blocks} blocks, "
+        f"{format_bytes(size_bytes)}"
+    )
+
+
+async def _stay(
+    output: Output, publication: Publication, stopped: asyncio.Event, settings: _Settings
+) -> None:
+    """Stay until what was asked for, or a signal; both are a good end."""
+    if settings.exit_when_delivered:
+        if await _until(stopped, _delivered(publication)):
+            output.note("delivered")
+    elif settings.linger is not None:
+        await _until(stopped, asyncio.sleep(settings.linger))
+    else:
+        output.note("staying until interrupted")
+        await stopped.wait()
+
+
+async def _delivered(publication: Publication) -> None:
+    await publication.wait_delivered()
+
+
+async def _until(stopped: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Do `work` unless a signal comes first; tell whether it was done."""
+    async with _owned(work) as working, _owned(stopped.wait()) as waiting:
+        await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+        return working.done()
+
+
+@asynccontextmanager
+async def _owned[T](work: Coroutine[Any, Any, T]) -> AsyncGenerator[asyncio.Task[T]]:
+    """A task that does not outlive the block."""
+    task = asyncio.ensure_future(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
