@@ -1,0 +1,286 @@
+"""A process of a benchmark: ``python -m benchmarks.node ROLE SETTINGS``, driven by JSON lines."""
+
+import asyncio
+import json
+import logging
+import resource
+import sys
+import time
+from collections.abc import Buffer
+from contextlib import AsyncExitStack
+from typing import Any
+
+import uvloop
+
+from benchmarks.raw import Forwarder, RawSink, RawSource
+from kvcs.client import Consumer, Publisher
+from kvcs.endpoint.connect import ConnectConfig, connect
+from kvcs.endpoint.connection import Connection
+from kvcs.endpoint.serve import ServeConfig, serve
+from kvcs.kv import Component, Descriptor, parse_scope_key
+from kvcs.kv.naming import PublicationName
+from kvcs.moqt.session.events import Event, ObjectReceived
+from kvcs.moqt.wire.filters import LocationFilter
+from kvcs.moqt.wire.parameters import FillParameters, Parameters
+from kvcs.names import FullTrackName, TrackNamespace
+from kvcs.relay.auth import allow_all
+from kvcs.relay.config import RelayConfig
+from kvcs.relay.relay import Relay
+from kvcs.transport.interface import ClientTls, ServerTls
+
+SCOPE_KEY = parse_scope_key(bytes(range(32)))
+BLOCK_TOKENS = 64
+KV_HEADS = 4
+
+
+def descriptor(layers: int, object_bytes: int) -> Descriptor:
+    """Describe a model whose "k" Objects carry `object_bytes` octets of Data."""
+    return Descriptor.parse(
+        {
+            "layers": layers,
+            "kv_heads": KV_HEADS,
+            "head_dim": object_bytes // (BLOCK_TOKENS * KV_HEADS * 2),
+            "block_tokens": BLOCK_TOKENS,
+            "dtype": "float16",
+            "axes": "tokens,kv_heads,head_dim",
+            "byte_order": "little",
+            "position": "rope-applied",
+            "weights_sha256": "0" * 64,
+            "tokenizer_sha256": "1" * 64,
+        }
+    )
+
+
+def cpu_seconds() -> float:
+    """Return the CPU seconds of this process so far, all threads."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def server_tls(certificate: dict[str, str]) -> ServerTls:
+    """Return the server's settings."""
+    return ServerTls(
+        certificate_file=certificate["certificate"], private_key_file=certificate["key"]
+    )
+
+
+class Node:
+    """What all roles have: CPU accounting, and a place for what is open."""
+
+    def __init__(self, settings: dict[str, Any], stack: AsyncExitStack) -> None:
+        self.settings = settings
+        self.certificate: dict[str, str] = settings["certificate"]
+        self.stack = stack
+
+    async def open(self) -> None:
+        """Open ports and connections."""
+
+    async def cpu(self) -> dict[str, Any]:
+        """Return the CPU seconds so far."""
+        return {"cpu_s": cpu_seconds()}
+
+    def client_config(self) -> ConnectConfig:
+        return ConnectConfig(tls=ClientTls(ca_file=self.certificate["ca"]))
+
+    async def connection(self, port: int) -> Connection:
+        return await self.stack.enter_async_context(
+            connect(f"moqt://127.0.0.1:{port}/", config=self.client_config())
+        )
+
+
+class RawSourceNode(Node):
+    async def open(self) -> None:
+        self.source = RawSource(self.settings["port"], self.certificate)
+
+
+class RawSinkNode(Node):
+    async def take(self, size: int) -> dict[str, Any]:
+        sink = RawSink(self.settings["port"], self.certificate)
+        await asyncio.wait_for(asyncio.shield(sink._client.connected), 10)  # noqa: SLF001
+        cpu = cpu_seconds()
+        seconds = await sink.take(size)
+        return {"seconds": seconds, "bytes": size, "cpu_s": cpu_seconds() - cpu}
+
+
+class ForwarderNode(Node):
+    async def open(self) -> None:
+        self.forwarder = Forwarder(
+            self.settings["port"], self.settings["source_port"], self.certificate
+        )
+        await self.forwarder.ready()
+
+    async def sinks(self, count: int) -> dict[str, Any]:
+        self.forwarder.reset()
+        self.forwarder.sinks = count
+        return {"cpu_s": cpu_seconds()}
+
+
+class PublisherNode(Node):
+    """Publishes: directly, on a port of its own, or through a relay."""
+
+    async def open(self) -> None:
+        settings = self.settings
+        self.descriptor = descriptor(settings["layers"], settings["object_bytes"])
+        self.publisher = Publisher(scope_key=SCOPE_KEY, descriptor=self.descriptor)
+        self._publication: AsyncExitStack | None = None
+        if "relay_port" in settings:
+            self.publisher.attach(await self.connection(settings["relay_port"]))
+        else:
+            await self.stack.enter_async_context(
+                serve(
+                    "127.0.0.1",
+                    settings["port"],
+                    lambda connection: self.publisher.attach(connection, announces=False),
+                    config=ServeConfig(tls=server_tls(self.certificate)),
+                )
+            )
+
+    async def publish(self, blocks: int, *, live: bool = False) -> dict[str, Any]:
+        """Publish anew; all Objects exist when the answer is sent, unless `live`."""
+        if self._publication is not None:
+            await self._publication.aclose()
+        self._publication = AsyncExitStack()
+        tokens = [index % 50_000 for index in range(blocks * BLOCK_TOKENS)]
+        publication = await self._publication.enter_async_context(
+            self.publisher.publication(tokens)
+        )
+        segment = await publication.add_segment(blocks)
+        self._live = (publication, segment, blocks)
+        if not live:
+            await self.produce()
+        return {"namespace": str(publication.name.namespace())}
+
+    async def produce(self) -> dict[str, Any]:
+        """Publish all layers, as fast as they are taken."""
+        publication, segment, blocks = self._live
+        layer = bytes(blocks * self.settings["object_bytes"])
+        for layer_index in range(self.settings["layers"]):
+            await segment.publish_layer(layer_index, layer, layer)
+        await publication.complete()
+        return {}
+
+
+class RelayNode(Node):
+    async def open(self) -> None:
+        config = RelayConfig(
+            tls=server_tls(self.certificate),
+            port=self.settings["port"],
+            authorize=allow_all,
+            cache_bytes=2 * 2**30,
+        )
+        self.relay = await self.stack.enter_async_context(Relay(config))
+
+    async def statistics(self) -> dict[str, Any]:
+        statistics = self.relay.statistics()
+        return {
+            "bytes_in": statistics.bytes_in,
+            "bytes_out": statistics.bytes_out,
+            "cpu_s": cpu_seconds(),
+        }
+
+
+class _Reused:
+    """Memory that is mapped once and used for every retrieval."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[Component, int], bytearray] = {}
+
+    def buffer(self, component: Component, layer_index: int, size_bytes: int) -> Buffer:
+        key = (component, layer_index)
+        if len(self._buffers.get(key, b"")) != size_bytes:
+            self._buffers[key] = bytearray(b"\x01") * size_bytes
+        return self._buffers[key]
+
+
+class ConsumerNode(Node):
+    """Takes a publication: every byte verified, or just counted."""
+
+    async def open(self) -> None:
+        self._memory = _Reused()
+        self._connection = await self.connection(self.settings["port"])
+
+    async def plain(self, namespace: str, size: int) -> dict[str, Any]:
+        """Subscribe to both data tracks and count payload octets."""
+        done = asyncio.get_running_loop().create_future()
+        received = 0
+
+        def count(event: Event) -> None:
+            nonlocal received
+            if isinstance(event, ObjectReceived):
+                received += len(event.obj.payload)
+                if received >= size and not done.done():
+                    done.set_result(time.monotonic())
+
+        parameters = Parameters(
+            location_filter=LocationFilter.next_object(),
+            fill=FillParameters(location_filter=LocationFilter.absolute_start(0, 0)),
+        )
+        cpu, started_at = cpu_seconds(), time.monotonic()
+        requests = [
+            self._connection.subscribe(
+                FullTrackName(TrackNamespace.parse(namespace), name), parameters, count
+            )
+            for name in (b"k.raw.s0", b"v.raw.s0")
+        ]
+        ended_at = await asyncio.wait_for(done, 60)
+        cpu = cpu_seconds() - cpu
+        for request_id in requests:
+            self._connection.cancel(request_id)
+        return {"seconds": ended_at - started_at, "bytes": received, "cpu_s": cpu}
+
+    async def verified(self, namespace: str) -> dict[str, Any]:
+        """Retrieve the publication into memory of our own, every byte verified."""
+        consumer = Consumer(self._connection, scope_key=SCOPE_KEY)
+        name = PublicationName.parse(TrackNamespace.parse(namespace))
+        cpu, started_at = cpu_seconds(), time.monotonic()
+        retrieval = consumer.retrieve(consumer.candidate(name), memory=self._memory, timeout=60)
+        async with retrieval:
+            arrivals = [time.monotonic() - started_at async for _ in retrieval]
+        verdict = retrieval.verdict
+        if not verdict.complete:
+            raise RuntimeError(f"incomplete: {verdict}")
+        return {
+            "seconds": arrivals[-1],
+            "first_s": arrivals[0],
+            "bytes": verdict.payload_bytes,
+            "cpu_s": cpu_seconds() - cpu,
+        }
+
+
+ROLES = {
+    "raw-source": RawSourceNode,
+    "raw-sink": RawSinkNode,
+    "forwarder": ForwarderNode,
+    "publisher": PublisherNode,
+    "relay": RelayNode,
+    "consumer": ConsumerNode,
+}
+
+
+async def main(role: str, settings: dict[str, Any]) -> None:
+    """Answer one command after the other until standard input ends."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=2**24)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    async with AsyncExitStack() as stack:
+        node = ROLES[role](settings, stack)
+        opened = False
+        while line := await reader.readline():
+            arguments = json.loads(line)
+            try:
+                if not opened:
+                    await node.open()
+                    opened = True
+                command = arguments.pop("command")
+                answer = await getattr(node, command)(**arguments)
+            except Exception as error:  # noqa: BLE001 - told to the parent, which stops
+                answer = {"error": f"{type(error).__name__}: {error}"}
+            sys.stdout.write(json.dumps(answer) + "\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING)
+    logging.getLogger("aiopquic").setLevel(logging.ERROR)
+    _, chosen, text = sys.argv
+    uvloop.run(main(chosen, json.loads(text)))

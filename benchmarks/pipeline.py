@@ -1,0 +1,58 @@
+"""``pipeline``: how soon the first layer can be used, of a publication that is complete.
+
+``pipeline/first_layer`` is the time to the first usable layer over the time to all layers. Its
+bound is 1.5 / L plus one round trip: a consumer that waited for everything would have 1.
+"""
+
+from benchmarks.method import Node, Result, Sample, compare, median
+from benchmarks.setup import certificate, free_port
+
+LAYERS = 32
+OBJECT_BYTES = 128 * 1024
+#: A round trip on loopback, with both event loops in it, in seconds.
+ROUND_TRIP = 0.002
+
+
+async def run(seconds: float) -> list[Result]:
+    """Measure through a relay that has the publication, and directly."""
+    files = certificate()
+    direct_port, relay_port = free_port(), free_port()
+    blocks = max(2, round(50e6 * seconds / (2 * LAYERS * OBJECT_BYTES)))
+    geometry = {"layers": LAYERS, "object_bytes": OBJECT_BYTES}
+    async with (
+        Node("relay", certificate=files, port=relay_port) as relay,
+        Node("publisher", certificate=files, port=direct_port, **geometry) as direct,
+        Node("consumer", certificate=files, port=direct_port) as direct_consumer,
+    ):
+        await relay.ask("cpu")
+        async with (
+            Node("publisher", certificate=files, relay_port=relay_port, **geometry) as relayed,
+            Node("consumer", certificate=files, port=relay_port) as relayed_consumer,
+        ):
+            direct_name = (await direct.ask("publish", blocks=blocks))["namespace"]
+            relayed_name = (await relayed.ask("publish", blocks=blocks))["namespace"]
+
+            async def take(consumer: Node, namespace: str) -> Sample:
+                return await consumer.ask("verified", namespace=namespace)
+
+            samples = await compare(
+                [
+                    lambda: take(direct_consumer, direct_name),
+                    lambda: take(relayed_consumer, relayed_name),
+                ]
+            )
+    return [
+        result
+        for name, kept in zip(("first_layer", "first_layer/relay"), samples, strict=True)
+        for result in _results(f"pipeline/{name}", kept)
+    ]
+
+
+def _results(name: str, samples: list[Sample]) -> list[Result]:
+    shares = [{"share": sample["first_s"] / sample["seconds"]} for sample in samples]
+    bound = 1.5 / LAYERS + ROUND_TRIP / median(samples, "seconds")
+    return [
+        Result(name=name, value=median(shares, "share"), unit="of all layers", baseline=bound),
+        Result(name=f"{name}/first_ms", value=1e3 * median(samples, "first_s"), unit="ms"),
+        Result(name=f"{name}/all_ms", value=1e3 * median(samples, "seconds"), unit="ms"),
+    ]
