@@ -60,7 +60,7 @@ class Peer(Serving):
 class Shelf:
     """The tracks of one publication, written by hand, served as the test wants them."""
 
-    def __init__(self, world, *, publication_id=b"p" * 16, deterministic=False):
+    def __init__(self, world, *, publication_id=b"p" * 16, deterministic=False, cut=(5,)):
         self.world = world
         self.asked = []
         self.peers = []
@@ -74,12 +74,15 @@ class Shelf:
         name = PublicationName(
             scope_id=scope_id,
             compatibility_id=compatibility_id,
-            anchor_key=self.keys[-1],
+            anchor_key=self.keys[cut[0] - 1],
             publication_id=publication_id,
         )
         manifest = Manifest(compat=world.descriptor, deterministic=deterministic)
         self.tracks = PublishedTracks(name, manifest, PublisherConfig())
-        self.tracks.add_segment(self.keys)
+        first = 0
+        for blocks in cut:
+            self.tracks.add_segment(self.keys[first : first + blocks])
+            first += blocks
         self.tracks.publish_manifest(now=0.0)
 
     def payloads(self, layer_index, *, lie=None):
@@ -90,7 +93,7 @@ class Shelf:
             data = self.world.tensor(name.component, layer_index)
             made[name] = [
                 self.payload(name.component, layer_index, block, data[block * size :][:size])
-                for block in range(self.world.blocks)
+                for block in range(self.tracks.manifest.segments[0].blocks)
             ]
         if lie is not None:
             lie(made)
@@ -718,6 +721,30 @@ def test_lost_relay_is_replaced_by_another_one(world):
         assert verdict.duplicate == 0
 
     run(scenario())
+
+
+def test_other_publication_that_is_cut_differently_is_not_used(world):
+    async def scenario():
+        here = world()
+        first = Shelf(here, deterministic=True)
+        second = Shelf(here, publication_id=b"q" * 16, deterministic=True, cut=(2, 3))
+        async with first.open():
+            first.add_layers()
+            second.add_layers()
+            first.tracks.tracks[b"k.raw.s0"].store.drop_group(4)
+            find = first.find
+            first.find = lambda track: find(track) or second.find(track)
+            async with first.consumer(ConsumerConfig(max_attempts=1)) as consumer:
+                candidates = (first.candidate(consumer), second.candidate(consumer))
+                async with consumer.retrieve(*candidates, timeout=60) as retrieval:
+                    async for layer in retrieval:
+                        assert here.is_equal(layer)
+                return retrieval.verdict
+
+    verdict = run(scenario())
+
+    assert {(gap.layer, gap.reason) for gap in verdict.missing} == {(4, MissingReason.UNKNOWN)}
+    assert verdict.verified == 2 * LAYERS * 5 - 5
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

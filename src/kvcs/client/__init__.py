@@ -6,7 +6,8 @@ from kvcs.client.discovery import Candidate
 from kvcs.client.memory import HostMemory, Memory
 from kvcs.client.publication import BudgetExceeded, Publication
 from kvcs.client.publisher import Publisher
-from kvcs.client.retrieval import Layer, Retrieval
+from kvcs.client.received import Layer
+from kvcs.client.retrieval import Retrieval
 from kvcs.client.segment import PublishedSegment
 from kvcs.client.verdict import LayerArrival, MissingRange, MissingReason, Verdict
 

@@ -7,7 +7,8 @@ from kvcs.client.config import ConsumerConfig
 from kvcs.client.discovery import Candidate, Discovery
 from kvcs.client.manifest_track import ManifestTrack
 from kvcs.client.memory import HostMemory, Memory
-from kvcs.client.retrieval import Retrieval, Wish
+from kvcs.client.received import Wish
+from kvcs.client.retrieval import Retrieval
 from kvcs.client.selection import Prefix
 from kvcs.client.signal import Signal
 from kvcs.client.source import Source

@@ -49,6 +49,7 @@ class ManifestTrack:
             one that contradicts what is known does, one that cannot be read does not.
 
     Attributes:
+        source: As given.
         latest: The newest version, or None.
         is_final: No newer version will come from this peer.
     """
@@ -63,9 +64,9 @@ class ManifestTrack:
         on_manifest: Callable[[Manifest], None],
         on_error: Callable[[DataError, bool], None],
     ) -> None:
+        self.source = source
         self.latest: Manifest | None = None
         self.is_final = False
-        self._source = source
         self._config = config
         self._signal = signal
         self._check = check
@@ -153,7 +154,7 @@ class ManifestTrack:
 
     async def _refuse_signed(self) -> None:
         """Make sure that there is no signed manifest (never fall back for another reason)."""
-        track, connection = self._source.name.track(SIGNED_MANIFEST), self._source.connection
+        track, connection = self.source.name.track(SIGNED_MANIFEST), self.source.connection
         live = self._parameters(LocationFilter.next_object())
         latest = self._parameters(LocationFilter.relative_start(1))
         signal, nobody = self._signal, _Nobody()
@@ -183,8 +184,8 @@ class ManifestTrack:
             fill_timeout_ms=_milliseconds(self._config.fill_timeout),
         )
         return Request.subscribe(
-            self._source.connection,
-            self._source.name.track(MANIFEST),
+            self.source.connection,
+            self.source.name.track(MANIFEST),
             self._parameters(LocationFilter.next_object(), fill),
             signal=self._signal,
             receiver=self,
@@ -217,8 +218,8 @@ class ManifestTrack:
         """Fetch, and wait until the stream ended or the request failed."""
         parameters = self._parameters(location_filter)
         request = Request.fetch_range(
-            self._source.connection,
-            self._source.name.track(MANIFEST),
+            self.source.connection,
+            self.source.name.track(MANIFEST),
             parameters,
             signal=self._signal,
             receiver=self,

@@ -103,11 +103,15 @@ class TrackRetrieval:
 
     async def close(self) -> None:
         """Leave; a publisher that has nothing more to send may say so first."""
-        if (request := self._live) is None:
-            return
-        if self._takes_everything and not self.intake.ledger.remaining:
-            await self._signal.until(lambda: request.is_over, self._config.done_wait)
-        request.close()
+        if (request := self._live) is not None:
+            if self._takes_everything and not self.intake.ledger.remaining:
+                await self._signal.until(lambda: request.is_over, self._config.done_wait)
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Leave at once."""
+        if self._live is not None:
+            self._live.close()
 
     @property
     def _takes_everything(self) -> bool:
