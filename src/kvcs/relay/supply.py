@@ -23,7 +23,12 @@ from kvcs.errors import (
 )
 from kvcs.moqt.codepoints import RangeMarker
 from kvcs.moqt.session.actions import RequestId
-from kvcs.moqt.session.events import PublishReceived, RequestAccepted, RequestRejected
+from kvcs.moqt.session.events import (
+    PublishReceived,
+    RequestAccepted,
+    RequestRejected,
+    SubscribeAccepted,
+)
 from kvcs.moqt.track.delivery import Delivery
 from kvcs.moqt.track.interval import to_location
 from kvcs.moqt.track.store import Found, TrackStore
@@ -239,7 +244,7 @@ class Supply:
         return self._fetch(span, location_filter, now)
 
     def ask_status(self, *, now: float) -> UpstreamStatus | None:
-        """Send TRACK_STATUS, unless one is under way; None if there is nobody to ask."""
+        """Ask how far the Track goes, unless that is under way; None if there is nobody to ask."""
         if not self._statuses:
             for peer in self.publishers():
                 try:
@@ -441,14 +446,14 @@ class Supply:
     def status_answered(
         self,
         status: UpstreamStatus,
-        answer: RequestAccepted | RequestRejected | None,
+        answer: RequestAccepted | SubscribeAccepted | RequestRejected | None,
         *,
         now: float,
     ) -> None:
-        """Note the answer to TRACK_STATUS; None if the session ended before."""
+        """Note what a publisher said of the Track; None if the session ended before."""
         self._statuses.remove(status)
         match answer:
-            case RequestAccepted():
+            case RequestAccepted() | SubscribeAccepted():
                 self._learn_properties(answer.properties)
                 self.largest_advertised(answer.parameters.largest_object)
                 self._listener.probe_answered(status, now=now)

@@ -16,7 +16,13 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, Protocol, Self
 
-from kvcs.errors import MalformedTrack, PublishDoneCode, StreamResetCode
+from kvcs.errors import (
+    LocalProtocolError,
+    MalformedTrack,
+    PublishDoneCode,
+    RequestErrorCode,
+    StreamResetCode,
+)
 from kvcs.moqt.codepoints import RangeMarker
 from kvcs.moqt.session.actions import RequestId, StreamId
 from kvcs.moqt.session.events import (
@@ -161,11 +167,11 @@ class Sink(Protocol):
     def status_answered(
         self,
         status: "UpstreamStatus",
-        answer: RequestAccepted | RequestRejected | None,
+        answer: RequestAccepted | SubscribeAccepted | RequestRejected | None,
         *,
         now: float,
     ) -> None:
-        """Note the answer to TRACK_STATUS; None if the session ended before."""
+        """Note what a publisher said of the Track; None if the session ended before."""
         ...
 
 
@@ -511,11 +517,14 @@ class UpstreamFetch:
 
 
 class UpstreamStatus:
-    """One TRACK_STATUS to one publisher.
+    """One question to one publisher: how far does the Track go?
+
+    TRACK_STATUS asks that. An endpoint need not support it (Section 1.6); one that does not is
+    asked with a paused SUBSCRIBE, which is cancelled as soon as it is answered.
 
     Attributes:
         peer: The publisher.
-        request_id: The TRACK_STATUS.
+        request_id: The TRACK_STATUS, or the SUBSCRIBE in its place.
     """
 
     def __init__(self, sink: Sink, peer: Peer, *, now: float) -> None:
@@ -523,10 +532,36 @@ class UpstreamStatus:
         self.peer = peer
         self.request_id = peer.session.track_status(sink.name, now=now)
         self._sink = sink
-        peer.follow(self.request_id, self._receive)
-        peer.wake()
+        self._is_subscribe = False
+        self._follow()
+
+    def _follow(self) -> None:
+        self.peer.follow(self.request_id, self._receive)
+        self.peer.wake()
 
     def _receive(self, event: Event, now: float) -> None:
         self.peer.forget(self.request_id)
-        answer = event if isinstance(event, RequestAccepted | RequestRejected) else None
-        self._sink.status_answered(self, answer, now=now)
+        match event:
+            case RequestRejected() if self._may_subscribe(event) and self._subscribe(now):
+                return
+            case SubscribeAccepted():
+                self.peer.session.cancel(self.request_id, now=now)
+                self.peer.wake()
+                self._sink.status_answered(self, event, now=now)
+            case RequestAccepted() | RequestRejected():
+                self._sink.status_answered(self, event, now=now)
+            case _:
+                self._sink.status_answered(self, None, now=now)
+
+    def _may_subscribe(self, rejection: RequestRejected) -> bool:
+        return rejection.code == RequestErrorCode.NOT_SUPPORTED and not self._is_subscribe
+
+    def _subscribe(self, now: float) -> bool:
+        parameters = Parameters(location_filter=_NEXT_OBJECT, forward=False)
+        try:
+            self.request_id = self.peer.session.subscribe(self._sink.name, parameters, now=now)
+        except LocalProtocolError:
+            return False
+        self._is_subscribe = True
+        self._follow()
+        return True

@@ -171,6 +171,38 @@ def test_relative_fetch_learns_the_largest_object_first(world):
     assert len(publisher.asked(ev.TrackStatusReceived)) == 1
 
 
+def refuse(client, request, code):
+    client.session.reject(request.request_id, code, now=client.world.now)
+    client.world.settle()
+
+
+def test_relative_fetch_from_a_publisher_without_track_status(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.add_groups(0, 1, 2)
+    publisher.silent.add(ev.TrackStatusReceived)
+
+    request_id = consumer.fetch(LocationFilter.relative_start(1))
+    (question,) = publisher.asked(ev.TrackStatusReceived)
+    refuse(publisher, question, RequestErrorCode.NOT_SUPPORTED)
+
+    assert consumer.objects(request_id) == whole(3)[2 * BLOCKS :]
+    (asked,) = publisher.asked(ev.SubscribeReceived)
+    assert asked.parameters.forward is False
+    assert publisher.of(asked.request_id, ev.RequestCancelled)
+
+
+def test_track_status_refused_in_every_way_is_refused_with_the_last_code(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.silent |= {ev.TrackStatusReceived, ev.SubscribeReceived}
+
+    request_id = consumer.send(consumer.session.track_status, TRACK)
+    refuse(publisher, publisher.asked(ev.TrackStatusReceived)[0], RequestErrorCode.NOT_SUPPORTED)
+    refuse(publisher, publisher.asked(ev.SubscribeReceived)[0], RequestErrorCode.NOT_SUPPORTED)
+
+    assert consumer.rejection(request_id) is RequestErrorCode.NOT_SUPPORTED
+    assert len(publisher.received) == 2
+
+
 def test_unfiltered_gap_upstream_means_absent_and_is_remembered(world):
     publisher, consumer = world.publisher(), world.client()
     publisher.add(block(0, 0), block(0, 3))
