@@ -301,8 +301,10 @@ def test_nobody_is_told_anything_wrong(seed):
             assert outcome.done is not None
             if not killed and outcome.done == PublishDoneCode.TRACK_ENDED and not outcome.aborted:
                 got = {location for location, _ in outcome.objects}
-                assert len(got) == GROUPS * BLOCKS
-                assert outcome.markers == []
+                # Where readers take each other's room, a Location may be given up, with a word.
+                is_roomy = "needed" not in statistics.evicted_bytes
+                assert len(got) == GROUPS * BLOCKS or (outcome.markers and not is_roomy)
+                assert not (outcome.markers and is_roomy)
             for location, is_fetch in outcome.objects:
                 is_old = outcome.largest is not None and location <= outcome.largest
                 assert is_old == is_fetch, "on the wrong stream"

@@ -32,7 +32,7 @@ __all__ = ("Gaps",)
 
 # Times that a delivery asks for the same Location: what it needs may be dropped before it
 # is sent, where the cache is too small for what is being read.
-_MAX_TRIES: Final = 3
+_MAX_TRIES: Final = 8
 # Gaps of one subscription that are filled at a time: it reports all that it has lost at
 # once, and the cache, which had no room for that before, has none now.
 _MAX_REFILLS: Final = 4
