@@ -52,5 +52,9 @@ def test_placement_refuses_memory_that_it_cannot_fill(sample, make):
         Placement(Given(make), sample.layout, layers=(0,), blocks=1)
 
 
-def test_host_memory_is_zeroed_and_of_the_size_asked_for():
-    assert HostMemory().buffer(Component.K, 0, 5) == bytearray(5)
+@pytest.mark.parametrize("size", [5, 1 << 20])
+def test_host_memory_is_writable_zeroed_and_of_the_size_asked_for(size):
+    view = memoryview(HostMemory().buffer(Component.K, 0, size))
+
+    assert view == bytes(size)
+    assert not view.readonly
