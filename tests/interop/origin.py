@@ -42,6 +42,7 @@ class _Subscription:
     filled: asyncio.Future
     streams: int = 0
     is_cancelled: bool = False
+    is_done: bool = False
 
 
 @dataclass
@@ -52,6 +53,7 @@ class _Track:
     largest: tuple[int, int] | None = None
     ends: dict[int, int] = field(default_factory=dict)
     subscriptions: list[_Subscription] = field(default_factory=list)
+    is_ended: bool = False
 
 
 class Origin:
@@ -123,14 +125,19 @@ class Origin:
         for name in (K, V):
             await self._publish(name.format(), LAYERS, 128, [], status=ObjectStatus.END_OF_TRACK)
         for track in self._tracks.values():
+            track.is_ended = True
             for subscription in track.subscriptions:
                 await subscription.filled
-                if not subscription.is_cancelled:
-                    subscription.session.subscribe_done(
-                        subscription.request_id,
-                        status_code=SubscribeDoneCode.TRACK_ENDED,
-                        stream_count=subscription.streams,
-                    )
+                self._send_done(subscription)
+
+    def _send_done(self, subscription: _Subscription) -> None:
+        if not subscription.is_cancelled and not subscription.is_done:
+            subscription.is_done = True
+            subscription.session.subscribe_done(
+                subscription.request_id,
+                status_code=SubscribeDoneCode.TRACK_ENDED,
+                stream_count=subscription.streams,
+            )
 
     async def _publish(self, name, group_id, priority, payloads, *, status=None) -> None:
         """Publish one Group, and a status Object after its Objects."""
@@ -186,6 +193,8 @@ class Origin:
         if await session.serve_fill(msg, track.history, largest) is not None:
             subscription.streams += 1
         filled.set_result(None)
+        if track.is_ended:
+            self._send_done(subscription)
 
     async def _answer_fetch(self, session, msg) -> None:
         track = self._find(msg.namespace, msg.track_name)
