@@ -1,8 +1,8 @@
 """Which Objects stay: the stores of all Tracks under one byte budget.
 
 Theory of operation. `Cache` owns a `TrackStore` for every Full Track Name and counts what
-they hold. After each growth it is over its budget or not; if it is, it drops, in this
-order, until it fits:
+they hold. When that exceeds the budget, it drops, in this order, until a sixteenth of the
+budget is free, so that the search for something to drop is not repeated for every Object:
 
 1. Groups that nobody needs any more of namespaces that are larger than the budget by
    themselves: such a publication is served without being kept, or it would evict itself
@@ -21,13 +21,16 @@ Source: MOQT draft 22, Sections 7.1 and 10.3.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from kvcs.moqt.track.store import TrackStore
 from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay.statistics import Metrics
 
 __all__ = ("Cache", "Usage")
+
+# Part of the budget that is freed at a time.
+_SLACK: Final = 16
 
 
 class Usage(Protocol):
@@ -64,7 +67,6 @@ class _Publication:
     entries: dict[FullTrackName, _Entry]
     used: float
     size_bytes: int = 0
-    oversized: bool = False
 
     @property
     def is_idle(self) -> bool:
@@ -91,10 +93,12 @@ class Cache:
             on_lost: Called when a Track that was complete no longer is.
         """
         self.capacity_bytes = capacity_bytes
+        self._low_water_bytes = capacity_bytes - capacity_bytes // _SLACK
         self._metrics = metrics
         self._on_complete = on_complete
         self._on_lost = on_lost
         self._publications: dict[TrackNamespace, _Publication] = {}
+        self._oversized: dict[TrackNamespace, _Publication] = {}
         self._size_bytes = 0
         self._next_expiry: float | None = None
 
@@ -131,6 +135,7 @@ class Cache:
         del publication.entries[track]
         if not publication.entries:
             del self._publications[track.namespace]
+            self._oversized.pop(track.namespace, None)
 
     def touch(self, track: FullTrackName, *, now: float) -> None:
         """Note that somebody asked for a Track."""
@@ -152,7 +157,7 @@ class Cache:
             self._next_expiry = min(self._next_expiry or entry.first_expiry, entry.first_expiry)
         self._count(publication, entry)
         if publication.size_bytes > self.capacity_bytes:
-            publication.oversized = True
+            self._oversized[track.namespace] = publication
         if self._size_bytes > self.capacity_bytes:
             self._make_room(now)
 
@@ -200,33 +205,35 @@ class Cache:
     def _make_room(self, now: float) -> None:
         for step in (self._drop_passed_of_oversized, self._drop_idle, self._drop_passed):
             step()
-            if self._size_bytes <= self.capacity_bytes:
+            if self._fits():
                 return
         self._drop_needed(now)
 
+    def _fits(self) -> bool:
+        return self._size_bytes <= self._low_water_bytes
+
     def _drop_passed_of_oversized(self) -> None:
-        for publication in self._publications.values():
-            if publication.oversized:
-                for entry in publication.entries.values():
-                    self._drop_passed_of(entry, "oversized", everything=True)
+        for publication in self._oversized.values():
+            for entry in publication.entries.values():
+                self._drop_passed_of(entry, "oversized", everything=True)
 
     def _drop_idle(self) -> None:
         idle = [publication for publication in self._publications.values() if publication.is_idle]
         for publication in sorted(idle, key=lambda publication: publication.used):
             for entry in publication.entries.values():
-                if self._size_bytes <= self.capacity_bytes:
+                if self._fits():
                     return
                 self._drop(entry, None, "idle")
 
     def _drop_passed(self) -> None:
         for entry in self._largest_first():
             self._drop_passed_of(entry, "passed", everything=False)
-            if self._size_bytes <= self.capacity_bytes:
+            if self._fits():
                 return
 
     def _drop_needed(self, now: float) -> None:
         for entry in self._largest_first():
-            while self._size_bytes > self.capacity_bytes:
+            while not self._fits():
                 group_id = entry.usage.sacrifice(now=now)
                 if group_id is None:
                     break
@@ -246,7 +253,7 @@ class Cache:
 
     def _drop_passed_of(self, entry: _Entry, reason: str, *, everything: bool) -> None:
         for group_id in sorted(entry.store.groups(), reverse=True):
-            if not everything and self._size_bytes <= self.capacity_bytes:
+            if not everything and self._fits():
                 return
             if not entry.usage.needs(group_id):
                 self._drop(entry, group_id, reason)

@@ -27,13 +27,13 @@ class Reader:
 
 
 class World:
-    """A cache for eight units, whose Tracks take Objects of one unit."""
+    """A cache for eight units and its slack, whose Tracks take Objects of one unit."""
 
     def __init__(self):
         self.metrics = Metrics()
         self.complete = []
         self.cache = Cache(
-            8 * UNIT,
+            8600,
             metrics=self.metrics,
             on_complete=self.complete.append,
             on_lost=self.complete.remove,
@@ -117,7 +117,7 @@ def test_publication_above_the_budget_does_not_evict_in_a_circle(world):
         one.needed = {group_id}
         world.receive(one, group_id)
 
-    assert world.cache.size_bytes <= 8 * UNIT
+    assert world.cache.size_bytes <= 8600
     assert 19 in one.store.groups()
     assert set(world.metrics.evicted_bytes) == {"oversized"}
 
