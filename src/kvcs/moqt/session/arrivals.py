@@ -65,13 +65,9 @@ class Arrivals:
     def receive_reset(self, stream_id: StreamId, code: int) -> None:
         """Take a reset of any stream."""
         self._refused.discard(stream_id)
+        self._early.drop(stream_id)
         if stream_id == self._control.peer_stream_id:
             self._control.receive_end()
-        elif stream_id in self._early:
-            # Nobody has seen it, so nobody needs to know how it ended.
-            self._early.drop(stream_id)
-            if not stream_id & _UNIDIRECTIONAL:
-                self._context.reset(stream_id, StreamResetCode.CANCELLED)
         elif stream_id & _UNIDIRECTIONAL:
             self._incoming.receive_reset(stream_id, code)
         else:

@@ -78,13 +78,6 @@ class Context:
         """Tell whether we opened a stream."""
         return stream_id & _SERVER_OPENED == self.side.value
 
-    def was_opened(self, stream_id: StreamId) -> bool:
-        """Tell whether a local stream id was ever given out."""
-        following = (
-            self._next_unidirectional if stream_id & _UNIDIRECTIONAL else self._next_bidirectional
-        )
-        return self.is_local(stream_id) and stream_id < following
-
     def open_bidirectional(self) -> StreamId:
         """Number a new request stream."""
         stream_id = StreamId(self._next_bidirectional)

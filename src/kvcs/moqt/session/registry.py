@@ -51,8 +51,12 @@ class Registry:
         request.fills.pop(trigger_id, None)
         self._triggers.pop(trigger_id, None)
 
-    def find(self, request_id: RequestId) -> Request | None:
+    def find(self, request_id: RequestId, *, or_ended: bool = False) -> Request | None:
         """Return the request of a command.
+
+        Args:
+            request_id: Its id.
+            or_ended: The command makes sense for a request that ended in order, too.
 
         Returns:
             None when it ended abruptly: the command crossed an event, and is ignored.
@@ -61,13 +65,11 @@ class Registry:
             LocalProtocolError: There is no such request.
         """
         request = self.by_id.get(request_id)
-        if request is None and self._ended.get(request_id) is not State.CANCELLED:
-            raise LocalProtocolError(f"there is no open request {request_id}")
+        if request is None:
+            state = self._ended.get(request_id)
+            if state is None or not (or_ended or state is State.CANCELLED):
+                raise LocalProtocolError(f"there is no open request {request_id}")
         return request
-
-    def has_ended(self, request_id: RequestId) -> bool:
-        """Tell whether a request is known to be over."""
-        return request_id in self._ended
 
     def triggered_by(self, trigger_id: RequestId) -> Request | None:
         """Return the request that a fetch stream with `trigger_id` belongs to."""
@@ -80,13 +82,13 @@ class Registry:
 
     def retire(self, request: Request) -> None:
         """Forget a request that is over, as far as its stream allows."""
-        if self.by_id.pop(request.request_id, None) is not None:
-            self.peer_requests -= not request.is_requester
-            for trigger_id in tuple(request.fills):
-                self.drop_trigger(request, trigger_id)
-            self._ended[request.request_id] = request.state
-            if len(self._ended) > self._max_ended:
-                del self._ended[next(iter(self._ended))]
+        del self.by_id[request.request_id]
+        self.peer_requests -= not request.is_requester
+        for trigger_id in tuple(request.fills):
+            self.drop_trigger(request, trigger_id)
+        self._ended[request.request_id] = request.state
+        if len(self._ended) > self._max_ended:
+            del self._ended[next(iter(self._ended))]
         self.release_stream(request)
 
     def release_stream(self, request: Request) -> None:

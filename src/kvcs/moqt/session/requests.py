@@ -304,9 +304,7 @@ class Requests:
 
     def cancel(self, request_id: RequestId, code: int, *, is_requester: bool) -> None:
         """End a request abruptly; one that is over already is left alone."""
-        if self._registry.has_ended(request_id):
-            return
-        request = self._registry.find(request_id)
+        request = self._registry.find(request_id, or_ended=True)
         if request is None:
             return
         if request.is_requester is not is_requester:
@@ -382,16 +380,15 @@ class Requests:
 
     def finish_sending(self, request: Request) -> None:
         """End our direction in order."""
-        if request.can_send:
-            request.can_send = False
-            self._context.send(request.stream_id, b"", fin=True)
+        request.can_send = False
+        self._context.send(request.stream_id, b"", fin=True)
 
     def expire(self, request_id: RequestId) -> None:
         """Give up a request of ours that was not answered, or got no data, in time."""
-        request = self._registry.by_id.get(request_id)
-        if request is not None and request.awaits_answer:
+        request = self._registry.by_id[request_id]
+        if request.awaits_answer:
             self.give_up(request, RequestErrorCode.TIMEOUT, "no answer in time")
-        elif request is not None:
+        else:
             self.abandon(request)
 
     def _check_redirect(self, request: Request, redirect: Redirect | None) -> None:

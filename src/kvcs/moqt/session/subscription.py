@@ -234,9 +234,7 @@ class Subscriptions:
 
     def expire(self, request_id: RequestId) -> None:
         """End a subscription whose missing streams have not come in time."""
-        request = self._registry.by_id.get(request_id)
-        if request is None:
-            return
+        request = self._registry.by_id[request_id]
         deadline = self._incoming.last_progress(request) + self._context.limits.drain_timeout
         if deadline > self._context.now:
             self._context.deadlines.set(Timer.DRAIN, request_id, deadline)

@@ -144,12 +144,11 @@ class Updates:
 
     def expire(self, request_id: RequestId) -> None:
         """Give up a request whose update was not answered in time."""
-        request = self._registry.by_id.get(request_id)
-        if request is not None:
-            update_id = request.updates_sent[0][0]
-            code = RequestErrorCode.TIMEOUT
-            self._context.emit(UpdateRejected(request_id, update_id, code, "no answer in time"))
-            self._requests.abandon(request)
+        request = self._registry.by_id[request_id]
+        update_id = request.updates_sent[0][0]
+        code = RequestErrorCode.TIMEOUT
+        self._context.emit(UpdateRejected(request_id, update_id, code, "no answer in time"))
+        self._requests.abandon(request)
 
     def _receive_answer(self, request: Request, step: Input) -> tuple[RequestId, Parameters] | None:
         was_over = request.is_over

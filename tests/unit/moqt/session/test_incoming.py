@@ -158,6 +158,17 @@ def test_large_object_is_given_while_it_arrives(make_subscriber):
     ]
 
 
+def test_large_object_is_the_same_one_octet_at_a_time(make_subscriber):
+    peer = make_subscriber(incremental_bytes=4)
+    data = HEADER + record(0, b"abcd")
+
+    events = [event for octet in data for event in peer.say(7, bytes((octet,)))]
+
+    parts = [bytes(event.data) for event in events if isinstance(event, ObjectPayload)]
+    assert parts == [b"a", b"b", b"c", b"d"]
+    assert isinstance(events[-1], ObjectEnded)
+
+
 def test_reset_aborts_the_stream_and_frees_what_it_held(make_subscriber):
     peer = make_subscriber()
     peer.say(7, HEADER, record(0, b"abc")[:3])

@@ -19,6 +19,7 @@ from kvcs.moqt.wire.namespace import (
     PublishNamespace,
     PublishSkipped,
     SubscribeNamespace,
+    SubscribeTracks,
 )
 from kvcs.moqt.wire.parameters import Parameters
 from kvcs.moqt.wire.request import RequestOk
@@ -244,10 +245,11 @@ def test_nothing_comes_before_the_answer(to_client, message):
     assert closing_code(peer.session) == TerminationCode.PROTOCOL_VIOLATION
 
 
-def test_reserved_prefix_is_refused(to_server):
+@pytest.mark.parametrize("kind", [PublishNamespace, SubscribeNamespace, SubscribeTracks])
+def test_reserved_prefix_is_refused(to_server, kind):
     peer = to_server()
 
-    events = peer.say(0, SubscribeNamespace(request_id=0, track_namespace_prefix=ns(".session")))
+    events = peer.say(0, kind(request_id=0, track_namespace_prefix=ns(".session")))
 
     assert events == []
     assert not peer.session.is_active(0)

@@ -280,6 +280,27 @@ def test_stop_sending_cancels_a_request_of_the_peer(to_server):
     assert not peer.session._registry.by_stream
 
 
+def test_stop_sending_that_overtakes_its_request_cancels_it(to_server):
+    peer = to_server()
+
+    peer.session.receive_stop_sending(0, 5, now=0)
+    events = peer.say(0, subscribe(0), fin=True)
+
+    assert [type(event) for event in events] == [SubscribeReceived, RequestCancelled]
+    assert peer.session.take_actions() == [ResetStream(0, 5), StopSending(0, 5)]
+    assert not peer.session._registry.by_stream
+
+
+def test_memory_of_early_stop_sending_is_bounded(to_server):
+    peer = to_server(max_tombstones=1)
+
+    peer.session.receive_stop_sending(0, 5, now=0)
+    peer.session.receive_stop_sending(4, 5, now=0)
+
+    assert len(peer.say(0, subscribe(0))) == 1
+    assert len(peer.say(4, subscribe(2))) == 2
+
+
 def test_reset_and_stop_sending_of_one_request_are_one_cancellation(to_server):
     peer = to_server()
     peer.say(0, subscribe(0))
@@ -381,5 +402,8 @@ def test_memory_of_ended_requests_is_bounded(make_pair):
         registry.add(request)
         registry.retire(request)
 
-    assert not registry.has_ended(0)
-    assert registry.has_ended(2)
+    with pytest.raises(LocalProtocolError):
+        registry.find(0, or_ended=True)
+    with pytest.raises(LocalProtocolError):
+        registry.find(2)
+    assert registry.find(2, or_ended=True) is None

@@ -1,9 +1,10 @@
 import pytest
 
 from kvcs.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, TerminationCode
-from kvcs.moqt.session.actions import CloseSession, SendStream, SetPriority
+from kvcs.moqt.session.actions import CloseSession, ResetStream, SendStream, SetPriority
 from kvcs.moqt.session.events import (
     GoawayReceived,
+    RequestCancelled,
     RequestRejected,
     SessionClosed,
     SetupComplete,
@@ -72,6 +73,8 @@ def test_streams_before_setup_are_held_until_it_comes():
 
     session.receive_stream(0, SUBSCRIBE.encode()[:5], False, now=0)
     session.receive_stream(6, b"\xf0\x13\x2b", False, now=0)
+    session.receive_stream(6, b"\x3e\x28" + bytes(9), False, now=0)
+    session.receive_stream(6, bytes(9), True, now=0)
     session.receive_stream(0, SUBSCRIBE.encode()[5:], True, now=0)
     held = session.take_events()
     setup = Setup(SetupOptions()).encode()
@@ -93,6 +96,31 @@ def test_stream_reset_before_setup_is_forgotten():
     assert [type(event) for event in session.take_events()] == [SetupComplete]
 
 
+def test_request_of_ours_that_is_reset_before_setup_is_cancelled():
+    session = Session(Side.CLIENT, SessionConfig())
+    session.start(now=0)
+    session.subscribe(TRACK, now=0)
+    session.take_actions()
+
+    session.receive_stream(0, b"\x04", False, now=0)
+    session.receive_reset(0, 9, now=0)
+
+    assert session.take_events() == [RequestCancelled(0, 9)]
+    assert session.take_actions() == [ResetStream(0, 9)]
+
+
+def test_request_of_the_peer_that_is_reset_before_setup_leaves_no_open_stream():
+    session = Session(Side.SERVER, SessionConfig())
+    session.start(now=0)
+    session.take_actions()
+
+    session.receive_stream(0, b"\x03", False, now=0)
+    session.receive_reset(0, 9, now=0)
+
+    assert session.take_events() == []
+    assert session.take_actions() == [ResetStream(0, 1)]
+
+
 def test_datagram_before_setup_is_dropped():
     session = Session(Side.SERVER, SessionConfig())
     session.start(now=0)
@@ -109,6 +137,7 @@ def test_held_streams_beyond_the_limit_are_refused(make_pair):
     big = bytes(2**20)
 
     pair.server.receive_stream(0, big, False, now=0)
+    pair.server.receive_stream(4, b"x", False, now=0)
     pair.server.receive_stream(4, b"x", False, now=0)
     pair.server.receive_stream(4, b"x", True, now=0)
     pair.server.receive_stream(6, b"x", True, now=0)

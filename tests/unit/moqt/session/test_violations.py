@@ -5,12 +5,13 @@ import pytest
 from kvcs.errors import RemoteProtocolError, TerminationCode
 from kvcs.moqt.session.actions import CloseSession
 from kvcs.moqt.session.events import SessionClosed
+from kvcs.moqt.wire.fetch import FetchOk
 from kvcs.moqt.wire.publish import PublishDone, PublishStateNotify
 from kvcs.moqt.wire.request import RequestOk, RequestUpdate
 from kvcs.moqt.wire.setup import Setup, SetupOptions
 from kvcs.moqt.wire.subscribe import Subscribe, SubscribeOk
 from kvcs.moqt.wire.track_status import TrackStatus
-from kvcs.names import FullTrackName, TrackNamespace
+from kvcs.names import FullTrackName, Location, TrackNamespace
 
 PV = TerminationCode.PROTOCOL_VIOLATION
 TRACK = FullTrackName(TrackNamespace((b"kvcs",)), b"t")
@@ -72,6 +73,7 @@ AFTER = {
 ANSWERS = {
     "second SUBSCRIBE_OK": (SubscribeOk(track_alias=1), SubscribeOk(track_alias=1)),
     "REQUEST_OK to SUBSCRIBE": (RequestOk(),),
+    "FETCH_OK to SUBSCRIBE": (FetchOk(end_of_track=False, end_location=Location(0, 0)),),
     "REQUEST_UPDATE of the answering side": (RequestUpdate(request_id=1),),
     "PUBLISH_DONE before SUBSCRIBE_OK": (PublishDone(status_code=0, stream_count=0),),
     "DYNAMIC_GROUPS 2": (frame(0x04, b"\x01\x00", bytes.fromhex("30 02")),),
@@ -137,6 +139,15 @@ def test_illegal_answer_closes_the_session(to_client, messages):
 
     encoded = b"".join(m if isinstance(m, bytes) else m.encode() for m in messages)
     session.receive_stream(0, encoded, False, now=0)
+
+    check(session, PV)
+
+
+def test_subscribe_ok_to_a_fetch_closes_the_session(to_client):
+    session = to_client().session
+    session.fetch(TRACK, now=0)
+
+    session.receive_stream(0, SubscribeOk(track_alias=1).encode(), False, now=0)
 
     check(session, PV)
 
