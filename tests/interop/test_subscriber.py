@@ -119,6 +119,8 @@ async def test_manifest_track_brings_the_current_version_and_all_later_ones(
         reader = Reader(await site.session())
 
         arrivals = await reader.subscribe(publication.name.track(MANIFEST), fill=CURRENT)
+        # An old version is dropped when nobody is owed it; a relay may ask for it later.
+        assert await reader.filled(arrivals)
         await prompt.publish(segment, range(HALF, LAYERS))
         await publication.complete()
         await reader.finished(arrivals, fills=1)
@@ -217,7 +219,7 @@ async def test_relay_serves_fetches_after_the_publisher_has_gone(prompt, certifi
                 await prompt.publish(segment, range(LAYERS))
                 await publication.complete()
                 await reader.finished(arrivals, fills=0)
-        while relay.statistics().sessions:
+        while relay.statistics().sessions:  # noqa: ASYNC110 - nothing tells when that changes
             await asyncio.sleep(0.01)
 
         async with client(port, certificate) as session:
