@@ -44,7 +44,8 @@ from kvcs.names import FullTrackName, Location
 from kvcs.relay.namespaces import Route
 from kvcs.relay.peer import Peer
 from kvcs.relay.supply import Host, Supply
-from kvcs.relay.upstream import UpstreamFetch, UpstreamStatus
+from kvcs.relay.upstream_fetch import UpstreamFetch
+from kvcs.relay.upstream_status import UpstreamStatus
 
 __all__ = ("Demand",)
 

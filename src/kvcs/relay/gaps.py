@@ -25,7 +25,8 @@ from kvcs.moqt.track.fetch_delivery import FetchDelivery
 from kvcs.moqt.track.interval import to_location, to_position
 from kvcs.moqt.track.store import Absent, Found, TrackStore, Unknown
 from kvcs.names import Location
-from kvcs.relay.upstream import UpstreamFetch, UpstreamSubscription
+from kvcs.relay.upstream import UpstreamSubscription
+from kvcs.relay.upstream_fetch import UpstreamFetch
 from kvcs.varint import MAX_VI64
 
 __all__ = ("Gaps",)

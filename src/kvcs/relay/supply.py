@@ -42,7 +42,9 @@ from kvcs.relay.gaps import Gaps
 from kvcs.relay.namespaces import PeerId
 from kvcs.relay.peer import Peer
 from kvcs.relay.statistics import Metrics
-from kvcs.relay.upstream import UpstreamFetch, UpstreamState, UpstreamStatus, UpstreamSubscription
+from kvcs.relay.upstream import UpstreamState, UpstreamSubscription
+from kvcs.relay.upstream_fetch import UpstreamFetch
+from kvcs.relay.upstream_status import UpstreamStatus
 from kvcs.varint import MAX_VI64
 
 __all__ = ("Host", "Supply", "SupplyListener")

@@ -1,15 +1,11 @@
-"""What a relay asks of the publishers of one Track.
+"""One subscription of a relay to a publisher.
 
-Theory of operation. An `UpstreamSubscription` is one SUBSCRIBE to a publisher, or one
-PUBLISH of it; an `UpstreamFetch` is one FETCH. Both follow the events of their request,
-put what arrives into the store of the Track, and tell their `Sink` what changed. They
-decide nothing about subscribers.
+It is a SUBSCRIBE of ours or a PUBLISH of theirs. It follows the events of that request, puts
+what arrives into the store of the Track, and tells its sink what changed; it decides nothing
+about subscribers. A SUBSCRIBE asks for Next Object: what the publisher had before it is
+fetched when somebody wants it, so that nothing crosses the link twice.
 
-The upstream subscription asks for Next Object, so what a publisher had before it is
-fetched when somebody wants it, and nothing crosses the link twice. Only an unfiltered
-FETCH is sent, since a gap in a filtered one teaches nothing.
-
-Source: MOQT draft 22, Sections 3.2, 7.4 and 11.4.
+Source: MOQT draft 22, Sections 3.1, 7.4 and 11.3.
 """
 
 from dataclasses import dataclass
@@ -17,23 +13,17 @@ from enum import Enum, auto
 from typing import Final, Protocol, Self
 
 from kvcs.errors import (
-    LocalProtocolError,
     MalformedTrack,
     PublishDoneCode,
-    RequestErrorCode,
     StreamResetCode,
 )
-from kvcs.moqt.codepoints import RangeMarker
 from kvcs.moqt.session.actions import RequestId, StreamId
 from kvcs.moqt.session.events import (
     DatagramReceived,
     Event,
-    FetchAccepted,
     ObjectReceived,
     PublishDoneReceived,
     PublishReceived,
-    RangeEnded,
-    RequestAccepted,
     RequestCancelled,
     RequestRejected,
     SessionClosed,
@@ -45,7 +35,7 @@ from kvcs.moqt.session.events import (
     SubscriptionDrained,
     UpdateAccepted,
 )
-from kvcs.moqt.track.interval import IntervalSet, to_location, to_position
+from kvcs.moqt.track.interval import IntervalSet, to_position
 from kvcs.moqt.track.store import TrackStore
 from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.object import Object
@@ -54,27 +44,10 @@ from kvcs.moqt.wire.properties import Properties
 from kvcs.moqt.wire.subgroup import SubgroupHeader
 from kvcs.names import FullTrackName, Location
 from kvcs.relay.peer import Peer
-from kvcs.varint import MAX_VI64
 
-__all__ = (
-    "Sink",
-    "UpstreamFetch",
-    "UpstreamState",
-    "UpstreamStatus",
-    "UpstreamSubscription",
-    "range_filter",
-)
+__all__ = ("ObjectSink", "SubscriptionSink", "UpstreamState", "UpstreamSubscription")
 
 _NEXT_OBJECT: Final = LocationFilter.next_object()
-
-
-def range_filter(start: int, through: int) -> LocationFilter:
-    """Return the filter for a range of positions, inclusive."""
-    first, last = to_location(start), to_location(through)
-    delta = last.group_id - first.group_id
-    if last.object_id == MAX_VI64:
-        return LocationFilter.absolute_start_group_end(first.group_id, first.object_id, delta)
-    return LocationFilter.absolute_range(first.group_id, first.object_id, delta, last.object_id)
 
 
 class UpstreamState(Enum):
@@ -85,7 +58,7 @@ class UpstreamState(Enum):
     DONE = auto()
 
 
-class Sink(Protocol):
+class ObjectSink(Protocol):
     """The Track that upstream requests work for."""
 
     name: FullTrackName
@@ -97,24 +70,20 @@ class Sink(Protocol):
         """Take an Object; raises MalformedTrack."""
         ...
 
+    def malformed(self, peer: Peer, error: MalformedTrack, *, now: float) -> None:
+        """Contain a Track that contradicts itself."""
+        ...
+
+
+class SubscriptionSink(ObjectSink, Protocol):
+    """The Track that an upstream subscription works for."""
+
     def stream_ended(self, *, now: float) -> None:
         """Note that a Subgroup stream of a publisher is over."""
         ...
 
-    def mark_absent(self, start: int, through: int) -> None:
-        """Note that nothing is at these positions, which may be none."""
-        ...
-
-    def mark_unknown(self, start: int, through: int, marker: RangeMarker, *, now: float) -> None:
-        """Note that a publisher cannot say what is at these positions."""
-        ...
-
     def largest_advertised(self, largest: Location | None) -> None:
         """Note a LARGEST_OBJECT of a publisher."""
-        ...
-
-    def malformed(self, peer: Peer, error: MalformedTrack, *, now: float) -> None:
-        """Contain a Track that contradicts itself."""
         ...
 
     def subscription_established(
@@ -150,30 +119,6 @@ class Sink(Protocol):
         """
         ...
 
-    def fetch_answered(self, fetch: "UpstreamFetch", properties: Properties, *, now: float) -> None:
-        """Note that FETCH_OK arrived."""
-        ...
-
-    def fetch_refused(
-        self, fetch: "UpstreamFetch", rejection: RequestRejected, *, now: float
-    ) -> None:
-        """Note that a FETCH was refused; nothing more comes of it."""
-        ...
-
-    def fetch_ended(self, fetch: "UpstreamFetch", *, now: float) -> None:
-        """Note that nothing more comes on a FETCH."""
-        ...
-
-    def status_answered(
-        self,
-        status: "UpstreamStatus",
-        answer: RequestAccepted | SubscribeAccepted | RequestRejected | None,
-        *,
-        now: float,
-    ) -> None:
-        """Note what a publisher said of the Track; None if the session ended before."""
-        ...
-
 
 class UpstreamSubscription:
     """One subscription to one publisher.
@@ -188,7 +133,9 @@ class UpstreamSubscription:
         was_established: It was Established, and may be Done now.
     """
 
-    def __init__(self, sink: Sink, peer: Peer, request_id: RequestId, *, forward: bool) -> None:
+    def __init__(
+        self, sink: SubscriptionSink, peer: Peer, request_id: RequestId, *, forward: bool
+    ) -> None:
         self.peer = peer
         self.request_id = request_id
         self.pushed = False
@@ -205,7 +152,7 @@ class UpstreamSubscription:
 
     @classmethod
     def subscribe(
-        cls, sink: Sink, peer: Peer, *, forward: bool, rendezvous_ms: int, now: float
+        cls, sink: SubscriptionSink, peer: Peer, *, forward: bool, rendezvous_ms: int, now: float
     ) -> Self:
         """Send SUBSCRIBE to a publisher."""
         parameters = Parameters(
@@ -218,7 +165,7 @@ class UpstreamSubscription:
         return cls(sink, peer, request_id, forward=forward)
 
     @classmethod
-    def published(cls, sink: Sink, peer: Peer, event: PublishReceived) -> Self:
+    def published(cls, sink: SubscriptionSink, peer: Peer, event: PublishReceived) -> Self:
         """Follow a PUBLISH that was accepted."""
         forward = event.parameters.forward is not False
         subscription = cls(sink, peer, event.request_id, forward=forward)
@@ -366,202 +313,3 @@ class _Stream:
     header: SubgroupHeader
     subgroup_id: int | None = None
     last_object_id: int | None = None
-
-
-class UpstreamFetch:
-    """One FETCH to one publisher.
-
-    Attributes:
-        peer: The publisher.
-        request_id: The FETCH.
-        start: First position that was asked for.
-        through: Last position that was asked for, inclusive.
-        position: First position that is not accounted for.
-        end: Where the range really ends, inclusive; None before FETCH_OK.
-        end_of_track: Nothing comes after `end`, ever.
-    """
-
-    def __init__(
-        self, sink: Sink, peer: Peer, request_id: RequestId, span: tuple[int, int]
-    ) -> None:
-        self.peer = peer
-        self.request_id = request_id
-        self.start, self.through = span
-        self.position = self.start
-        self.end: int | None = None
-        self.end_of_track = False
-        self._sink = sink
-        self._finished = False
-        largest = sink.store.largest
-        self._ends_with_group = (
-            self.through & MAX_VI64 == MAX_VI64
-            and largest is not None
-            and to_position(largest) > self.through
-        )
-        peer.follow(request_id, self._receive)
-
-    @classmethod
-    def request(
-        cls,
-        sink: Sink,
-        peer: Peer,
-        span: tuple[int, int],
-        *,
-        location_filter: LocationFilter | None = None,
-        timeout: float,
-        now: float,
-    ) -> Self:
-        """Send FETCH to a publisher.
-
-        Args:
-            sink: The Track.
-            peer: The publisher.
-            span: First and last position, inclusive.
-            location_filter: How to ask for it, where that is more than the span says.
-            timeout: Seconds that the publisher may take to find what it lacks.
-            now: Monotonic seconds.
-        """
-        parameters = Parameters(
-            location_filter=location_filter or range_filter(*span),
-            fill_timeout_ms=max(0, round(timeout * 1000)),
-        )
-        request_id = peer.session.fetch(sink.name, parameters, now=now)
-        peer.wake()
-        return cls(sink, peer, request_id, span)
-
-    def __repr__(self) -> str:
-        return f"<UpstreamFetch {self.peer.id}/{self.request_id} at {to_location(self.position)}>"
-
-    def covers(self, position: int) -> bool:
-        """Tell whether this FETCH will still say what is at `position`."""
-        return self.position <= position <= self.through
-
-    def cancel(self, code: StreamResetCode, *, now: float) -> None:
-        """Give up; nothing more is heard of it."""
-        self.peer.forget(self.request_id)
-        if self.peer.session.is_active(self.request_id):
-            self.peer.session.cancel(self.request_id, code=code, now=now)
-            self.peer.wake()
-
-    def give_up(self, *, now: float) -> None:
-        """Cancel a FETCH on which nothing moves; what is missing has timed out."""
-        self.cancel(StreamResetCode.CANCELLED, now=now)
-        self._fail(now, RangeMarker.TIMED_OUT)
-
-    def _receive(self, event: Event, now: float) -> None:
-        match event:
-            case ObjectReceived():
-                self._receive_object(event.obj, now)
-            case RangeEnded():
-                self._receive_marker(event.marker, to_position(event.location), now)
-            case FetchAccepted():
-                self.end = to_position(event.end_location)
-                self.end_of_track = event.end_of_track
-                self._sink.fetch_answered(self, event.properties, now=now)
-                self._conclude(now)
-            case StreamFinished():
-                self._finished = True
-                self._conclude(now)
-            case RequestRejected():
-                self.peer.forget(self.request_id)
-                self._sink.fetch_refused(self, event, now=now)
-            case StreamAborted() | RequestCancelled() | SessionClosed():
-                self._fail(now)
-            case _:
-                pass
-
-    def _receive_object(self, obj: Object, now: float) -> None:
-        position = to_position(obj.location)
-        if not self.covers(position):
-            return
-        self._account(position)
-        try:
-            self._sink.receive_object(obj, self.peer, follows=None, fetched=True, now=now)
-        except MalformedTrack as error:
-            self._sink.malformed(self.peer, error, now=now)
-
-    def _receive_marker(self, marker: RangeMarker, through: int, now: float) -> None:
-        through = min(through, self.through)
-        if through < self.position:
-            return
-        start, self.position = self.position, through + 1
-        if marker is RangeMarker.NON_EXISTENT:
-            self._sink.mark_absent(start, through)
-        else:
-            self._sink.mark_unknown(start, through, marker, now=now)
-
-    def _account(self, position: int) -> None:
-        """Account for an Object; an unmarked gap before it means that nothing is there."""
-        start, self.position = self.position, position + 1
-        if start < position:
-            self._sink.mark_absent(start, position - 1)
-
-    def _conclude(self, now: float) -> None:
-        """See whether both FETCH_OK and the end of the stream have come, in any order."""
-        if not self._finished or self.end is None:
-            return
-        # A range to the end of a Group ends with the last Object there (Section 9.12), unless
-        # it is Largest; so nothing follows in that Group.
-        self._account(
-            self.through + 1 if self._ends_with_group else min(self.end, self.through) + 1
-        )
-        self._fail(now, RangeMarker.UNKNOWN)
-
-    def _fail(self, now: float, marker: RangeMarker | None = None) -> None:
-        """End; say of what is not accounted for that it is unknown, or leave that open."""
-        self.peer.forget(self.request_id)
-        start, self.position = self.position, self.through + 1
-        if marker is not None and start <= self.through:
-            self._sink.mark_unknown(start, self.through, marker, now=now)
-        self._sink.fetch_ended(self, now=now)
-
-
-class UpstreamStatus:
-    """One question to one publisher: how far does the Track go?
-
-    TRACK_STATUS asks that. An endpoint need not support it (Section 1.6); one that does not is
-    asked with a paused SUBSCRIBE, which is cancelled as soon as it is answered.
-
-    Attributes:
-        peer: The publisher.
-        request_id: The TRACK_STATUS, or the SUBSCRIBE in its place.
-    """
-
-    def __init__(self, sink: Sink, peer: Peer, *, now: float) -> None:
-        """Send TRACK_STATUS to a publisher."""
-        self.peer = peer
-        self.request_id = peer.session.track_status(sink.name, now=now)
-        self._sink = sink
-        self._is_subscribe = False
-        self._follow()
-
-    def _follow(self) -> None:
-        self.peer.follow(self.request_id, self._receive)
-        self.peer.wake()
-
-    def _receive(self, event: Event, now: float) -> None:
-        self.peer.forget(self.request_id)
-        match event:
-            case RequestRejected() if self._may_subscribe(event) and self._subscribe(now):
-                return
-            case SubscribeAccepted():
-                self.peer.session.cancel(self.request_id, now=now)
-                self.peer.wake()
-                self._sink.status_answered(self, event, now=now)
-            case RequestAccepted() | RequestRejected():
-                self._sink.status_answered(self, event, now=now)
-            case _:
-                self._sink.status_answered(self, None, now=now)
-
-    def _may_subscribe(self, rejection: RequestRejected) -> bool:
-        return rejection.code == RequestErrorCode.NOT_SUPPORTED and not self._is_subscribe
-
-    def _subscribe(self, now: float) -> bool:
-        parameters = Parameters(location_filter=_NEXT_OBJECT, forward=False)
-        try:
-            self.request_id = self.peer.session.subscribe(self._sink.name, parameters, now=now)
-        except LocalProtocolError:
-            return False
-        self._is_subscribe = True
-        self._follow()
-        return True

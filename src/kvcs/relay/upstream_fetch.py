@@ -1,0 +1,220 @@
+"""One FETCH of a relay to a publisher.
+
+Only unfiltered FETCHes are sent, since a gap in a filtered one teaches nothing. What arrives
+goes into the store of the Track, and so does what the gaps between the Objects say.
+
+Source: MOQT draft 22, Sections 3.2 and 11.4.
+"""
+
+from typing import Protocol, Self
+
+from kvcs.errors import (
+    MalformedTrack,
+    StreamResetCode,
+)
+from kvcs.moqt.codepoints import RangeMarker
+from kvcs.moqt.session.actions import RequestId
+from kvcs.moqt.session.events import (
+    Event,
+    FetchAccepted,
+    ObjectReceived,
+    RangeEnded,
+    RequestCancelled,
+    RequestRejected,
+    SessionClosed,
+    StreamAborted,
+    StreamFinished,
+)
+from kvcs.moqt.track.interval import to_location, to_position
+from kvcs.moqt.wire.filters import LocationFilter
+from kvcs.moqt.wire.object import Object
+from kvcs.moqt.wire.parameters import Parameters
+from kvcs.moqt.wire.properties import Properties
+from kvcs.relay.peer import Peer
+from kvcs.relay.upstream import ObjectSink
+from kvcs.varint import MAX_VI64
+
+__all__ = ("FetchSink", "UpstreamFetch", "range_filter")
+
+
+def range_filter(start: int, through: int) -> LocationFilter:
+    """Return the filter for a range of positions, inclusive."""
+    first, last = to_location(start), to_location(through)
+    delta = last.group_id - first.group_id
+    if last.object_id == MAX_VI64:
+        return LocationFilter.absolute_start_group_end(first.group_id, first.object_id, delta)
+    return LocationFilter.absolute_range(first.group_id, first.object_id, delta, last.object_id)
+
+
+class FetchSink(ObjectSink, Protocol):
+    """The Track that an upstream FETCH works for."""
+
+    def mark_absent(self, start: int, through: int) -> None:
+        """Note that nothing is at these positions, which may be none."""
+        ...
+
+    def mark_unknown(self, start: int, through: int, marker: RangeMarker, *, now: float) -> None:
+        """Note that a publisher cannot say what is at these positions."""
+        ...
+
+    def fetch_answered(self, fetch: "UpstreamFetch", properties: Properties, *, now: float) -> None:
+        """Note that FETCH_OK arrived."""
+        ...
+
+    def fetch_refused(
+        self, fetch: "UpstreamFetch", rejection: RequestRejected, *, now: float
+    ) -> None:
+        """Note that a FETCH was refused; nothing more comes of it."""
+        ...
+
+    def fetch_ended(self, fetch: "UpstreamFetch", *, now: float) -> None:
+        """Note that nothing more comes on a FETCH."""
+        ...
+
+
+class UpstreamFetch:
+    """One FETCH to one publisher.
+
+    Attributes:
+        peer: The publisher.
+        request_id: The FETCH.
+        start: First position that was asked for.
+        through: Last position that was asked for, inclusive.
+        position: First position that is not accounted for.
+        end: Where the range really ends, inclusive; None before FETCH_OK.
+        end_of_track: Nothing comes after `end`, ever.
+    """
+
+    def __init__(
+        self, sink: FetchSink, peer: Peer, request_id: RequestId, span: tuple[int, int]
+    ) -> None:
+        self.peer = peer
+        self.request_id = request_id
+        self.start, self.through = span
+        self.position = self.start
+        self.end: int | None = None
+        self.end_of_track = False
+        self._sink = sink
+        self._finished = False
+        largest = sink.store.largest
+        self._ends_with_group = (
+            self.through & MAX_VI64 == MAX_VI64
+            and largest is not None
+            and to_position(largest) > self.through
+        )
+        peer.follow(request_id, self._receive)
+
+    @classmethod
+    def request(
+        cls,
+        sink: FetchSink,
+        peer: Peer,
+        span: tuple[int, int],
+        *,
+        location_filter: LocationFilter | None = None,
+        timeout: float,
+        now: float,
+    ) -> Self:
+        """Send FETCH to a publisher.
+
+        Args:
+            sink: The Track.
+            peer: The publisher.
+            span: First and last position, inclusive.
+            location_filter: How to ask for it, where that is more than the span says.
+            timeout: Seconds that the publisher may take to find what it lacks.
+            now: Monotonic seconds.
+        """
+        parameters = Parameters(
+            location_filter=location_filter or range_filter(*span),
+            fill_timeout_ms=max(0, round(timeout * 1000)),
+        )
+        request_id = peer.session.fetch(sink.name, parameters, now=now)
+        peer.wake()
+        return cls(sink, peer, request_id, span)
+
+    def __repr__(self) -> str:
+        return f"<UpstreamFetch {self.peer.id}/{self.request_id} at {to_location(self.position)}>"
+
+    def covers(self, position: int) -> bool:
+        """Tell whether this FETCH will still say what is at `position`."""
+        return self.position <= position <= self.through
+
+    def cancel(self, code: StreamResetCode, *, now: float) -> None:
+        """Give up; nothing more is heard of it."""
+        self.peer.forget(self.request_id)
+        if self.peer.session.is_active(self.request_id):
+            self.peer.session.cancel(self.request_id, code=code, now=now)
+            self.peer.wake()
+
+    def give_up(self, *, now: float) -> None:
+        """Cancel a FETCH on which nothing moves; what is missing has timed out."""
+        self.cancel(StreamResetCode.CANCELLED, now=now)
+        self._fail(now, RangeMarker.TIMED_OUT)
+
+    def _receive(self, event: Event, now: float) -> None:
+        match event:
+            case ObjectReceived():
+                self._receive_object(event.obj, now)
+            case RangeEnded():
+                self._receive_marker(event.marker, to_position(event.location), now)
+            case FetchAccepted():
+                self.end = to_position(event.end_location)
+                self.end_of_track = event.end_of_track
+                self._sink.fetch_answered(self, event.properties, now=now)
+                self._conclude(now)
+            case StreamFinished():
+                self._finished = True
+                self._conclude(now)
+            case RequestRejected():
+                self.peer.forget(self.request_id)
+                self._sink.fetch_refused(self, event, now=now)
+            case StreamAborted() | RequestCancelled() | SessionClosed():
+                self._fail(now)
+            case _:
+                pass
+
+    def _receive_object(self, obj: Object, now: float) -> None:
+        position = to_position(obj.location)
+        if not self.covers(position):
+            return
+        self._account(position)
+        try:
+            self._sink.receive_object(obj, self.peer, follows=None, fetched=True, now=now)
+        except MalformedTrack as error:
+            self._sink.malformed(self.peer, error, now=now)
+
+    def _receive_marker(self, marker: RangeMarker, through: int, now: float) -> None:
+        through = min(through, self.through)
+        if through < self.position:
+            return
+        start, self.position = self.position, through + 1
+        if marker is RangeMarker.NON_EXISTENT:
+            self._sink.mark_absent(start, through)
+        else:
+            self._sink.mark_unknown(start, through, marker, now=now)
+
+    def _account(self, position: int) -> None:
+        """Account for an Object; an unmarked gap before it means that nothing is there."""
+        start, self.position = self.position, position + 1
+        if start < position:
+            self._sink.mark_absent(start, position - 1)
+
+    def _conclude(self, now: float) -> None:
+        """See whether both FETCH_OK and the end of the stream have come, in any order."""
+        if not self._finished or self.end is None:
+            return
+        # A range to the end of a Group ends with the last Object there (Section 9.12), unless
+        # it is Largest; so nothing follows in that Group.
+        self._account(
+            self.through + 1 if self._ends_with_group else min(self.end, self.through) + 1
+        )
+        self._fail(now, RangeMarker.UNKNOWN)
+
+    def _fail(self, now: float, marker: RangeMarker | None = None) -> None:
+        """End; say of what is not accounted for that it is unknown, or leave that open."""
+        self.peer.forget(self.request_id)
+        start, self.position = self.position, self.through + 1
+        if marker is not None and start <= self.through:
+            self._sink.mark_unknown(start, self.through, marker, now=now)
+        self._sink.fetch_ended(self, now=now)
