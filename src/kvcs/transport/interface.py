@@ -124,7 +124,7 @@ class TransportConfig:
         max_bidi_streams: Bidirectional streams that the peer may have open.
         stream_ring_bytes: Bytes of one stream that may wait in the library for the network.
         high_water_bytes: `Transport.room` is counted from here.
-        low_water_bytes: The writer is called again when the queue falls below.
+        low_water_bytes: The writer is called again once the queue is below.
         default_priority: Rank of streams that nobody ranked: those that the peer opened and
             that are answered. Ahead of data, or answers would starve behind it.
     """
@@ -215,7 +215,8 @@ class Transport(Protocol):
 
         Args:
             on_events: Takes each batch. After a batch with `Closed` nothing follows.
-            on_writable: Called when `queued_bytes` falls below the low-water mark.
+            on_writable: Called soon after writes, once `queued_bytes` is below the low-water
+                mark.
         """
         ...
 

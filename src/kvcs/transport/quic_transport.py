@@ -113,7 +113,7 @@ class QuicTransport(Transport):
         self._batch: list[TransportEvent] = []
         self._on_events: Callable[[Sequence[TransportEvent]], None] | None = None
         self._on_writable: Callable[[], None] = lambda: None
-        self._above_low_water = False
+        self._owes_writable = False
         self._progress_at = self._loop.time()
         self._warned = False
         self._closing: tuple[int, str] | None = None
@@ -161,7 +161,9 @@ class QuicTransport(Transport):
             self._queue.append(stream_id, data, fin=fin)
             if fin and is_unidirectional(stream_id):
                 self._finished.add(stream_id)
-            self._above_low_water |= self._queue.queued_bytes >= self.config.low_water_bytes
+            # Not only above the low-water mark: the rings empty while the writer fills them, so
+            # one that used all its room may never be seen there, and still waits to go on.
+            self._owes_writable = True
             self._wake()
 
     def reset(self, stream_id: int, code: int) -> None:
@@ -237,8 +239,8 @@ class QuicTransport(Transport):
             self._progress_at = self._loop.time()
         elif self._queue.queued_bytes:
             self._warn_when_stalled()
-        if self._above_low_water and self.queued_bytes < self.config.low_water_bytes:
-            self._above_low_water = False
+        if self._owes_writable and self.queued_bytes < self.config.low_water_bytes:
+            self._owes_writable = False
             self._on_writable()
         if self._closing is not None or len(self._finished) > _MANY_STREAMS:
             self._finished = {s for s in self._finished if not self._library.is_acknowledged(s)}

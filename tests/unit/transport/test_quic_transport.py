@@ -141,6 +141,19 @@ async def test_writable_is_told_once_below_the_low_water_mark():
 
 
 @scenario
+async def test_writable_is_told_when_the_rings_empty_as_fast_as_they_are_filled():
+    bench = Bench(high_water_bytes=100, low_water_bytes=50)
+
+    for _ in range(5):
+        bench.transport.write(2, bytes(20))
+        bench.library.drain()
+    before = bench.writable
+    bench.look(3)
+
+    assert (before, bench.writable) == (0, 1)
+
+
+@scenario
 async def test_clean_close_waits_for_queue_acknowledgements_and_transit():
     bench = Bench()
     bench.library.unacknowledged.add(2)
