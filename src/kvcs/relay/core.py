@@ -11,7 +11,6 @@ Source: MOQT draft 22, Sections 4, 7 and 15.
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from heapq import heappop, heappush
 from typing import Final
 
@@ -29,22 +28,15 @@ from kvcs.moqt.session.events import (
     SubscribeReceived,
     SubscribeTracksReceived,
     TrackStatusReceived,
-    UpdateReceived,
 )
 from kvcs.moqt.track.subscription_delivery import SubscriptionDelivery
-from kvcs.moqt.wire.filters import matches_track
-from kvcs.moqt.wire.parameters import Parameters
 from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay.auth import Access, AccessAction, Authorize
 from kvcs.relay.cache import Cache
 from kvcs.relay.config import RelayLimits
+from kvcs.relay.discovery import Discovery, NamespaceRequest
 from kvcs.relay.namespaces import (
-    Change,
-    Namespaces,
     PeerId,
-    PrefixRefused,
-    PrefixTable,
-    Route,
     reserved_code,
 )
 from kvcs.relay.peer import Link, Peer
@@ -53,10 +45,9 @@ from kvcs.relay.tracks import Track
 
 __all__ = ("RelayCore",)
 
-type _NamespaceRequest = (
-    PublishNamespaceReceived | SubscribeNamespaceReceived | SubscribeTracksReceived
-)
 type _TrackRequest = SubscribeReceived | FetchReceived | TrackStatusReceived | PublishReceived
+
+type _Request = NamespaceRequest | _TrackRequest
 
 _ACTIONS: Final[dict[type[Event], AccessAction]] = {
     PublishNamespaceReceived: AccessAction.PUBLISH_NAMESPACE,
@@ -79,7 +70,7 @@ class RelayCore:
         cache: The Objects.
         limits: Bounds on what peers can make it hold.
         metrics: Counters.
-        namespaces: What is listed, and for whom.
+        discovery: What is listed, and for whom.
     """
 
     def __init__(
@@ -100,19 +91,17 @@ class RelayCore:
         """
         self.limits = limits
         self.metrics = Metrics()
-        self.namespaces = Namespaces(max_matches=limits.session.max_namespaces)
+        self.discovery = Discovery(self)
         self.cache = Cache(
             cache_bytes,
             metrics=self.metrics,
-            on_complete=self.namespaces.track_completed,
-            on_lost=lambda namespace: self._announce(self.namespaces.track_lost(namespace)),
+            on_complete=self.discovery.namespaces.track_completed,
+            on_lost=self._lose_track,
         )
         self._authorize = authorize
         self._on_deadline = on_deadline
         self._peers: dict[PeerId, Peer] = {}
         self._tracks: dict[FullTrackName, Track] = {}
-        self._track_prefixes = PrefixTable()
-        self._track_terms: dict[Route, Parameters] = {}
         self._alarms: list[tuple[float, int, Callable[[float], None]]] = []
         self._alarms_set = 0
         self._now = 0.0
@@ -138,10 +127,13 @@ class RelayCore:
             listener(event, now)
             return
         match event:
-            case PublishNamespaceReceived() | SubscribeNamespaceReceived():
-                self._receive_namespace_request(peer, event)
-            case SubscribeTracksReceived():
-                self._receive_namespace_request(peer, event)
+            case (
+                PublishNamespaceReceived()
+                | SubscribeNamespaceReceived()
+                | SubscribeTracksReceived()
+            ):
+                if self._allows(peer, event):
+                    self.discovery.receive(peer, event, now=self._now)
             case SubscribeReceived() | FetchReceived() | TrackStatusReceived() | PublishReceived():
                 self._receive_track_request(peer, event)
             case SetupComplete():
@@ -157,12 +149,7 @@ class RelayCore:
     def _disconnect(self, peer: Peer, event: SessionClosed) -> None:
         self.metrics.sessions_closed += 1
         del self._peers[peer.id]
-        for route in self.namespaces.subscribed_by(peer.id):
-            self.namespaces.unsubscribe(route)
-        for route in self._track_prefixes.of_peer(peer.id):
-            self._forget_track_prefix(route)
-        for route in self.namespaces.advertised_by(peer.id):
-            self._announce(self.namespaces.withdraw(route))
+        self.discovery.disconnect(peer, now=self._now)
         for request_id in peer.followed():
             listener = peer.listener(request_id)
             if listener is not None:
@@ -198,8 +185,16 @@ class RelayCore:
 
     def publishers(self, namespace: TrackNamespace) -> list[Peer]:
         """Return the peers that advertise a namespace, the longest prefix first."""
-        routes = self.namespaces.publishers(namespace)
-        return [self._peers[route.peer] for route in routes if route.peer in self._peers]
+        return self.discovery.publishers(namespace)
+
+    def peer(self, peer_id: PeerId) -> Peer | None:
+        """Return an open session."""
+        return self._peers.get(peer_id)
+
+    def tracks_below(self, prefix: TrackNamespace) -> list[Track]:
+        """Return the Tracks with any state in a namespace or below it."""
+        tracks = self._tracks.values()
+        return [track for track in tracks if prefix.is_prefix_of(track.name.namespace)]
 
     def refuse(
         self, peer: Peer, request_id: RequestId, code: int, reason: str, *, now: float
@@ -215,25 +210,29 @@ class RelayCore:
         )
         peer.wake()
 
-    def _allows(self, peer: Peer, event: Event, parameters: Parameters) -> bool:
+    def decide(self, peer: Peer, access: Access) -> RequestErrorCode | None:
+        """Decide whether a peer may do something; None allows it."""
+        code = reserved_code(access.namespace)
+        if code is not None:
+            return code
+        return self._authorize(replace(access, tokens=peer.tokens + access.tokens))
+
+    def _allows(self, peer: Peer, event: _Request) -> bool:
         """Decide whether a peer may ask, and refuse if not; nothing is looked up before."""
         match event:
             case PublishNamespaceReceived():
                 namespace, track_name = event.namespace, None
             case SubscribeNamespaceReceived() | SubscribeTracksReceived():
                 namespace, track_name = event.prefix, None
-            case SubscribeReceived() | FetchReceived() | TrackStatusReceived() | PublishReceived():
-                namespace, track_name = event.track.namespace, event.track.name
             case _:
-                raise AssertionError(event)
-        code = reserved_code(namespace) or self._authorize(
-            Access(
-                action=_ACTIONS[type(event)],
-                namespace=namespace,
-                track_name=track_name,
-                tokens=peer.tokens + parameters.authorization_tokens,
-            )
+                namespace, track_name = event.track.namespace, event.track.name
+        access = Access(
+            action=_ACTIONS[type(event)],
+            namespace=namespace,
+            track_name=track_name,
+            tokens=event.parameters.authorization_tokens,
         )
+        code = self.decide(peer, access)
         if code is not None:
             self.refuse(peer, event.request_id, code, "", now=self._now)
         return code is None
@@ -241,7 +240,7 @@ class RelayCore:
     # Tracks.
 
     def _receive_track_request(self, peer: Peer, event: _TrackRequest) -> None:
-        if not self._allows(peer, event, event.parameters):
+        if not self._allows(peer, event):
             return
         track = self._track(event.track)
         if track is None:
@@ -267,19 +266,7 @@ class RelayCore:
         peer.session.accept(event.request_id, now=self._now)
         peer.wake()
         track.supply.publish(peer, event, now=self._now)
-        for route, suffix in self._track_prefixes.matching(track.name.namespace):
-            if route.peer != peer.id and route.peer not in waiting:
-                self._publish_to(route, suffix, track)
-
-    def _publish_to(self, route: Route, suffix: TrackNamespace, track: Track) -> None:
-        """Publish a Track to a subscriber of its prefix, or say that it is skipped."""
-        subscriber, terms = self._peers[route.peer], self._track_terms[route]
-        if not matches_track(terms.range_filters, track.supply.store.properties):
-            return
-        if subscriber.is_available and track.demand.publish_to(subscriber, terms, now=self._now):
-            return
-        subscriber.session.skip_publish(route.request_id, suffix, track.name.name, now=self._now)
-        subscriber.wake()
+        self.discovery.offer(track, excluded={peer.id, *waiting}, now=self._now)
 
     def _track(self, name: FullTrackName) -> Track | None:
         track = self._tracks.get(name)
@@ -307,156 +294,9 @@ class RelayCore:
         if self._tracks:
             self.schedule(now + _SWEEP_INTERVAL, self._sweep_regularly)
 
-    # Namespaces.
-
-    def _receive_namespace_request(self, peer: Peer, event: _NamespaceRequest) -> None:
-        if not self._allows(peer, event, event.parameters):
-            return
-        match event:
-            case PublishNamespaceReceived():
-                self._publish_namespace(peer, event)
-            case SubscribeNamespaceReceived():
-                self._subscribe_namespace(peer, event)
-            case SubscribeTracksReceived():
-                self._subscribe_tracks(peer, event)
-
-    def _publish_namespace(self, peer: Peer, event: PublishNamespaceReceived) -> None:
-        limits, namespaces = self.limits, self.namespaces
-        if (
-            len(namespaces) >= limits.max_namespaces
-            or namespaces.advertisements(peer.id) >= limits.max_namespaces_per_session
-        ):
-            code, reason = RequestErrorCode.EXCESSIVE_LOAD, "too many namespaces"
-            self.refuse(peer, event.request_id, code, reason, now=self._now)
-            return
-        route = peer.route(event.request_id)
-        peer.session.accept(event.request_id, now=self._now)
-        peer.follow(event.request_id, partial(self._follow_publisher, peer, route))
-        peer.wake()
-        self._announce(namespaces.publish(route, event.namespace))
-        for track in tuple(self._tracks.values()):
-            if event.namespace.is_prefix_of(track.name.namespace):
-                track.demand.publisher_appeared(peer, now=self._now)
-
-    def _follow_publisher(self, peer: Peer, route: Route, event: Event, now: float) -> None:
-        if isinstance(event, UpdateReceived):
-            peer.session.accept_update(route.request_id, now=now)
-            peer.wake()
-        else:
-            peer.forget(route.request_id)
-            self._announce(self.namespaces.withdraw(route))
-
-    def _subscribe_namespace(self, peer: Peer, event: SubscribeNamespaceReceived) -> None:
-        route = peer.route(event.request_id)
-        if len(self.namespaces.subscribed_by(peer.id)) >= self.limits.max_prefixes_per_session:
-            code, reason = RequestErrorCode.EXCESSIVE_LOAD, "too many prefixes"
-            self.refuse(peer, event.request_id, code, reason, now=self._now)
-            return
-        try:
-            changes = self.namespaces.subscribe(route, event.prefix)
-        except PrefixRefused as refusal:
-            self.refuse(peer, event.request_id, refusal.code, str(refusal), now=self._now)
-            return
-        peer.session.accept(event.request_id, now=self._now)
-        peer.follow(event.request_id, partial(self._follow_namespace_subscriber, peer, route))
-        peer.wake()
-        self._announce(changes)
-
-    def _follow_namespace_subscriber(
-        self, peer: Peer, route: Route, event: Event, now: float
-    ) -> None:
-        if not isinstance(event, UpdateReceived):
-            peer.forget(route.request_id)
-            self.namespaces.unsubscribe(route)
-            return
-        prefix = event.parameters.track_namespace_prefix
-        changes: list[Change] = []
-        if prefix is not None:
-            code = self._update_refusal(peer, AccessAction.SUBSCRIBE_NAMESPACE, prefix, event)
-            try:
-                changes = [] if code is not None else self.namespaces.subscribe(route, prefix)
-            except PrefixRefused as refusal:
-                code = refusal.code
-            if code is not None:
-                peer.session.reject_update(route.request_id, code, now=now)
-                peer.wake()
-                return
-        peer.session.accept_update(route.request_id, now=now)
-        peer.wake()
-        self._announce(changes)
-
-    def _update_refusal(
-        self, peer: Peer, action: AccessAction, prefix: TrackNamespace, event: UpdateReceived
-    ) -> RequestErrorCode | None:
-        tokens = peer.tokens + event.parameters.authorization_tokens
-        access = Access(action=action, namespace=prefix, track_name=None, tokens=tokens)
-        return reserved_code(prefix) or self._authorize(access)
-
-    def _announce(self, changes: list[Change]) -> None:
-        """Send what subscribers of namespaces are to know."""
-        for change in changes:
-            peer = self._peers.get(change.route.peer)
-            if peer is None or not peer.session.is_active(change.route.request_id):
-                continue
-            tell = peer.session.announce if change.listed else peer.session.withdraw
-            tell(change.route.request_id, change.suffix, now=self._now)
-            peer.wake()
-
-    # Tracks by prefix.
-
-    def _subscribe_tracks(self, peer: Peer, event: SubscribeTracksReceived) -> None:
-        route = peer.route(event.request_id)
-        if len(self._track_prefixes.of_peer(peer.id)) >= self.limits.max_prefixes_per_session:
-            code, reason = RequestErrorCode.EXCESSIVE_LOAD, "too many prefixes"
-            self.refuse(peer, event.request_id, code, reason, now=self._now)
-            return
-        try:
-            self._track_prefixes.add(route, event.prefix)
-        except PrefixRefused as refusal:
-            self.refuse(peer, event.request_id, refusal.code, str(refusal), now=self._now)
-            return
-        self._track_terms[route] = event.parameters
-        peer.session.accept(event.request_id, now=self._now)
-        peer.follow(event.request_id, partial(self._follow_track_subscriber, peer, route))
-        peer.wake()
-        self._publish_all_to(route, event.prefix)
-
-    def _publish_all_to(self, route: Route, prefix: TrackNamespace) -> None:
-        for track in tuple(self._tracks.values()):
-            namespace = track.name.namespace
-            if prefix.is_prefix_of(namespace) and track.supply.is_pushed_by_others(route.peer):
-                self._publish_to(route, namespace.suffix_of(prefix), track)
-
-    def _follow_track_subscriber(self, peer: Peer, route: Route, event: Event, now: float) -> None:
-        if not isinstance(event, UpdateReceived):
-            peer.forget(route.request_id)
-            self._forget_track_prefix(route)
-            return
-        parameters = event.parameters
-        prefix = parameters.track_namespace_prefix
-        code = None
-        if prefix is not None:
-            code = self._update_refusal(peer, AccessAction.SUBSCRIBE_TRACKS, prefix, event)
-            try:
-                if code is None:
-                    self._track_prefixes.add(route, prefix)
-            except PrefixRefused as refusal:
-                code = refusal.code
-        if code is not None:
-            peer.session.reject_update(route.request_id, code, now=now)
-            peer.wake()
-            return
-        terms = self._track_terms[route]
-        forward = terms.forward if parameters.forward is None else parameters.forward
-        self._track_terms[route] = replace(terms, forward=forward)
-        peer.session.accept_update(route.request_id, now=now)
-        peer.wake()
-        if prefix is not None:
-            self._publish_all_to(route, prefix)
-
-    def _forget_track_prefix(self, route: Route) -> None:
-        self._track_prefixes.remove(route)
-        self._track_terms.pop(route, None)
+    def _lose_track(self, namespace: TrackNamespace) -> None:
+        changes = self.discovery.namespaces.track_lost(namespace)
+        self.discovery.announce(changes, now=self._now)
 
     # Statistics.
 
@@ -469,7 +309,7 @@ class RelayCore:
             sessions=len(self._peers),
             sessions_opened=metrics.sessions_opened,
             sessions_refused=metrics.sessions_refused,
-            namespaces=len(self.namespaces),
+            namespaces=len(self.discovery.namespaces),
             tracks=len(self._tracks),
             subscriptions=subscriptions,
             fetches=len(deliveries) - subscriptions,

@@ -41,9 +41,10 @@ from kvcs.moqt.track.subscription_delivery import SubscriptionDelivery
 from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.parameters import Parameters
 from kvcs.names import FullTrackName, Location
+from kvcs.relay.host import Host
 from kvcs.relay.namespaces import Route
 from kvcs.relay.peer import Peer
-from kvcs.relay.supply import Host, Supply
+from kvcs.relay.supply import Supply
 from kvcs.relay.upstream_fetch import UpstreamFetch
 from kvcs.relay.upstream_status import UpstreamStatus
 

@@ -11,8 +11,8 @@ before stays.
 Source: MOQT draft 22, Sections 3.2.3, 7.1 to 7.6 and 12.1.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from collections.abc import Iterable
+from typing import Final
 
 from kvcs.errors import (
     LocalProtocolError,
@@ -22,7 +22,6 @@ from kvcs.errors import (
     StreamResetCode,
 )
 from kvcs.moqt.codepoints import RangeMarker
-from kvcs.moqt.session.actions import RequestId
 from kvcs.moqt.session.events import (
     PublishReceived,
     RequestAccepted,
@@ -35,87 +34,22 @@ from kvcs.moqt.track.store import Found, TrackStore
 from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
-from kvcs.names import FullTrackName, Location, TrackNamespace
-from kvcs.relay.cache import Cache
-from kvcs.relay.config import RelayLimits
+from kvcs.names import FullTrackName, Location
 from kvcs.relay.gaps import Gaps
+from kvcs.relay.host import Host, SupplyListener
 from kvcs.relay.namespaces import PeerId
 from kvcs.relay.peer import Peer
-from kvcs.relay.statistics import Metrics
 from kvcs.relay.upstream import UpstreamState, UpstreamSubscription
 from kvcs.relay.upstream_fetch import UpstreamFetch
 from kvcs.relay.upstream_status import UpstreamStatus
 from kvcs.varint import MAX_VI64
 
-__all__ = ("Host", "Supply", "SupplyListener")
+__all__ = ("Supply",)
 
 # How often gaps are looked at without news: what had arrived may have been dropped again,
 # and a subscriber that has fallen behind may have taken what was fetched for it.
 _RECHECK: Final = 0.25
 _GONE: Final = "the publisher went away"
-
-
-class Host(Protocol):
-    """What a Track needs of the relay around it."""
-
-    @property
-    def cache(self) -> Cache:
-        """The byte budget that the store belongs to."""
-        ...
-
-    @property
-    def limits(self) -> RelayLimits:
-        """Bounds."""
-        ...
-
-    @property
-    def metrics(self) -> Metrics:
-        """Counters."""
-        ...
-
-    def publishers(self, namespace: TrackNamespace) -> list[Peer]:
-        """Return the peers that advertise a namespace and take requests."""
-        ...
-
-    def refuse(
-        self, peer: Peer, request_id: RequestId, code: int, reason: str, *, now: float
-    ) -> None:
-        """Answer a request with REQUEST_ERROR."""
-        ...
-
-    def schedule(self, deadline: float, alarm: Callable[[float], None]) -> None:
-        """Call `alarm` with the time when `deadline` has passed."""
-        ...
-
-
-class SupplyListener(Protocol):
-    """Who wants the Track: told of what may change an answer."""
-
-    def supply_changed(self, *, now: float) -> None:
-        """Look at everything that waits again."""
-        ...
-
-    def supply_refused(self, code: int, reason: str, *, now: float) -> None:
-        """Note that no upstream subscription can be had."""
-        ...
-
-    def supply_ended(self, code: PublishDoneCode, *, now: float) -> None:
-        """Note that nothing more comes: the last upstream subscription is over."""
-        ...
-
-    def supply_malformed(self, reason: str, *, now: float) -> None:
-        """Note that the Track contradicts itself."""
-        ...
-
-    def probe_refused(
-        self, probe: UpstreamFetch | UpstreamStatus, code: int, reason: str, *, now: float
-    ) -> None:
-        """Note that a publisher did not say more about the Track."""
-        ...
-
-    def probe_answered(self, probe: UpstreamFetch | UpstreamStatus, *, now: float) -> None:
-        """Note that a publisher said how far the Track goes."""
-        ...
 
 
 class Supply:

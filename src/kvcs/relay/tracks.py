@@ -3,7 +3,8 @@
 from kvcs.moqt.codepoints import GroupOrder
 from kvcs.names import FullTrackName
 from kvcs.relay.demand import Demand
-from kvcs.relay.supply import Host, Supply
+from kvcs.relay.host import Host
+from kvcs.relay.supply import Supply
 
 __all__ = ("Track",)
 

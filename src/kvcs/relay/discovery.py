@@ -1,0 +1,270 @@
+"""Who publishes what, and who wants to know: the namespace requests of a relay.
+
+Theory of operation. `Discovery` owns the namespaces that are listed and the prefixes of
+SUBSCRIBE_TRACKS. Requests reach it after they were authorized; it answers them, follows
+them until they end, and tells every subscriber of a prefix what changes.
+
+Source: MOQT draft 22, Sections 3.6, 4 and 7.
+"""
+
+from collections.abc import Collection
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+from kvcs.errors import RequestErrorCode
+from kvcs.moqt.session.actions import RequestId
+from kvcs.moqt.session.events import (
+    Event,
+    PublishNamespaceReceived,
+    SubscribeNamespaceReceived,
+    SubscribeTracksReceived,
+    UpdateReceived,
+)
+from kvcs.moqt.wire.filters import matches_track
+from kvcs.moqt.wire.parameters import Parameters
+from kvcs.names import TrackNamespace
+from kvcs.relay.auth import Access, AccessAction
+from kvcs.relay.config import RelayLimits
+from kvcs.relay.namespaces import (
+    Change,
+    Namespaces,
+    PeerId,
+    PrefixRefused,
+    PrefixTable,
+    Route,
+)
+from kvcs.relay.peer import Peer
+from kvcs.relay.tracks import Track
+
+__all__ = ("Discovery", "NamespaceRequest")
+
+type NamespaceRequest = (
+    PublishNamespaceReceived | SubscribeNamespaceReceived | SubscribeTracksReceived
+)
+
+
+class _Host(Protocol):
+    """What discovery needs of the relay around it."""
+
+    @property
+    def limits(self) -> RelayLimits:
+        """Bounds."""
+        ...
+
+    def refuse(
+        self, peer: Peer, request_id: RequestId, code: int, reason: str, *, now: float
+    ) -> None:
+        """Answer a request with REQUEST_ERROR."""
+        ...
+
+    def decide(self, peer: Peer, access: Access) -> RequestErrorCode | None:
+        """Decide whether a peer may do something; None allows it."""
+        ...
+
+    def peer(self, peer_id: PeerId) -> Peer | None:
+        """Return an open session."""
+        ...
+
+    def tracks_below(self, prefix: TrackNamespace) -> list[Track]:
+        """Return the Tracks with any state in a namespace or below it."""
+        ...
+
+
+class Discovery:
+    """The namespaces and prefixes of a relay.
+
+    Attributes:
+        namespaces: What is listed, and for whom.
+    """
+
+    def __init__(self, host: _Host) -> None:
+        self.namespaces = Namespaces(max_matches=host.limits.session.max_namespaces)
+        self._host = host
+        self._track_prefixes = PrefixTable()
+        self._track_terms: dict[Route, Parameters] = {}
+
+    # Namespaces.
+
+    def receive(self, peer: Peer, event: NamespaceRequest, *, now: float) -> None:
+        """Take a request that was authorized."""
+        match event:
+            case PublishNamespaceReceived():
+                self._publish_namespace(peer, event, now)
+            case SubscribeNamespaceReceived():
+                self._subscribe_namespace(peer, event, now)
+            case SubscribeTracksReceived():
+                self._subscribe_tracks(peer, event, now)
+
+    def disconnect(self, peer: Peer, *, now: float) -> None:
+        """Forget all that a session asked for."""
+        for route in self.namespaces.subscribed_by(peer.id):
+            self.namespaces.unsubscribe(route)
+        for route in self._track_prefixes.of_peer(peer.id):
+            self._forget_track_prefix(route)
+        for route in self.namespaces.advertised_by(peer.id):
+            self.announce(self.namespaces.withdraw(route), now=now)
+
+    def publishers(self, namespace: TrackNamespace) -> list[Peer]:
+        """Return the peers that advertise a namespace, the longest prefix first."""
+        peers = (self._host.peer(route.peer) for route in self.namespaces.publishers(namespace))
+        return [peer for peer in peers if peer is not None]
+
+    def offer(self, track: Track, *, excluded: Collection[PeerId], now: float) -> None:
+        """Publish a Track to everybody who asked for its prefix."""
+        for route, suffix in self._track_prefixes.matching(track.name.namespace):
+            if route.peer not in excluded:
+                self._publish_to(route, suffix, track, now)
+
+    def _publish_namespace(self, peer: Peer, event: PublishNamespaceReceived, now: float) -> None:
+        limits, namespaces = self._host.limits, self.namespaces
+        if (
+            len(namespaces) >= limits.max_namespaces
+            or namespaces.advertisements(peer.id) >= limits.max_namespaces_per_session
+        ):
+            code, reason = RequestErrorCode.EXCESSIVE_LOAD, "too many namespaces"
+            self._host.refuse(peer, event.request_id, code, reason, now=now)
+            return
+        route = peer.route(event.request_id)
+        peer.session.accept(event.request_id, now=now)
+        peer.follow(event.request_id, partial(self._follow_publisher, peer, route))
+        peer.wake()
+        self.announce(namespaces.publish(route, event.namespace), now=now)
+        for track in self._host.tracks_below(event.namespace):
+            track.demand.publisher_appeared(peer, now=now)
+
+    def _follow_publisher(self, peer: Peer, route: Route, event: Event, now: float) -> None:
+        if isinstance(event, UpdateReceived):
+            peer.session.accept_update(route.request_id, now=now)
+            peer.wake()
+        else:
+            peer.forget(route.request_id)
+            self.announce(self.namespaces.withdraw(route), now=now)
+
+    def _subscribe_namespace(
+        self, peer: Peer, event: SubscribeNamespaceReceived, now: float
+    ) -> None:
+        route = peer.route(event.request_id)
+        if (
+            len(self.namespaces.subscribed_by(peer.id))
+            >= self._host.limits.max_prefixes_per_session
+        ):
+            code, reason = RequestErrorCode.EXCESSIVE_LOAD, "too many prefixes"
+            self._host.refuse(peer, event.request_id, code, reason, now=now)
+            return
+        try:
+            changes = self.namespaces.subscribe(route, event.prefix)
+        except PrefixRefused as refusal:
+            self._host.refuse(peer, event.request_id, refusal.code, str(refusal), now=now)
+            return
+        peer.session.accept(event.request_id, now=now)
+        peer.follow(event.request_id, partial(self._follow_namespace_subscriber, peer, route))
+        peer.wake()
+        self.announce(changes, now=now)
+
+    def _follow_namespace_subscriber(
+        self, peer: Peer, route: Route, event: Event, now: float
+    ) -> None:
+        if not isinstance(event, UpdateReceived):
+            peer.forget(route.request_id)
+            self.namespaces.unsubscribe(route)
+            return
+        prefix = event.parameters.track_namespace_prefix
+        changes: list[Change] = []
+        if prefix is not None:
+            code = self._update_refusal(peer, AccessAction.SUBSCRIBE_NAMESPACE, prefix, event)
+            try:
+                changes = [] if code is not None else self.namespaces.subscribe(route, prefix)
+            except PrefixRefused as refusal:
+                code = refusal.code
+            if code is not None:
+                peer.session.reject_update(route.request_id, code, now=now)
+                peer.wake()
+                return
+        peer.session.accept_update(route.request_id, now=now)
+        peer.wake()
+        self.announce(changes, now=now)
+
+    def _update_refusal(
+        self, peer: Peer, action: AccessAction, prefix: TrackNamespace, event: UpdateReceived
+    ) -> RequestErrorCode | None:
+        tokens = event.parameters.authorization_tokens
+        access = Access(action=action, namespace=prefix, track_name=None, tokens=tokens)
+        return self._host.decide(peer, access)
+
+    def announce(self, changes: list[Change], *, now: float) -> None:
+        """Send what subscribers of namespaces are to know."""
+        for change in changes:
+            peer = self._host.peer(change.route.peer)
+            if peer is None or not peer.session.is_active(change.route.request_id):
+                continue
+            tell = peer.session.announce if change.listed else peer.session.withdraw
+            tell(change.route.request_id, change.suffix, now=now)
+            peer.wake()
+
+    # Tracks by prefix.
+
+    def _subscribe_tracks(self, peer: Peer, event: SubscribeTracksReceived, now: float) -> None:
+        route = peer.route(event.request_id)
+        if len(self._track_prefixes.of_peer(peer.id)) >= self._host.limits.max_prefixes_per_session:
+            code, reason = RequestErrorCode.EXCESSIVE_LOAD, "too many prefixes"
+            self._host.refuse(peer, event.request_id, code, reason, now=now)
+            return
+        try:
+            self._track_prefixes.add(route, event.prefix)
+        except PrefixRefused as refusal:
+            self._host.refuse(peer, event.request_id, refusal.code, str(refusal), now=now)
+            return
+        self._track_terms[route] = event.parameters
+        peer.session.accept(event.request_id, now=now)
+        peer.follow(event.request_id, partial(self._follow_track_subscriber, peer, route))
+        peer.wake()
+        self._publish_all_to(route, event.prefix, now)
+
+    def _publish_all_to(self, route: Route, prefix: TrackNamespace, now: float) -> None:
+        for track in self._host.tracks_below(prefix):
+            if track.supply.is_pushed_by_others(route.peer):
+                self._publish_to(route, track.name.namespace.suffix_of(prefix), track, now)
+
+    def _follow_track_subscriber(self, peer: Peer, route: Route, event: Event, now: float) -> None:
+        if not isinstance(event, UpdateReceived):
+            peer.forget(route.request_id)
+            self._forget_track_prefix(route)
+            return
+        parameters = event.parameters
+        prefix = parameters.track_namespace_prefix
+        code = None
+        if prefix is not None:
+            code = self._update_refusal(peer, AccessAction.SUBSCRIBE_TRACKS, prefix, event)
+            try:
+                if code is None:
+                    self._track_prefixes.add(route, prefix)
+            except PrefixRefused as refusal:
+                code = refusal.code
+        if code is not None:
+            peer.session.reject_update(route.request_id, code, now=now)
+            peer.wake()
+            return
+        terms = self._track_terms[route]
+        forward = terms.forward if parameters.forward is None else parameters.forward
+        self._track_terms[route] = replace(terms, forward=forward)
+        peer.session.accept_update(route.request_id, now=now)
+        peer.wake()
+        if prefix is not None:
+            self._publish_all_to(route, prefix, now)
+
+    def _forget_track_prefix(self, route: Route) -> None:
+        self._track_prefixes.remove(route)
+        self._track_terms.pop(route, None)
+
+    def _publish_to(self, route: Route, suffix: TrackNamespace, track: Track, now: float) -> None:
+        """Publish a Track to a subscriber of its prefix, or say that it is skipped."""
+        subscriber, terms = self._host.peer(route.peer), self._track_terms[route]
+        if subscriber is None or subscriber.session.is_closed:
+            return
+        if not matches_track(terms.range_filters, track.supply.store.properties):
+            return
+        if subscriber.is_available and track.demand.publish_to(subscriber, terms, now=now):
+            return
+        subscriber.session.skip_publish(route.request_id, suffix, track.name.name, now=now)
+        subscriber.wake()

@@ -1,0 +1,81 @@
+"""What the two halves of a Track need of the relay around them, and of each other."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from kvcs.errors import (
+    PublishDoneCode,
+)
+from kvcs.moqt.session.actions import RequestId
+from kvcs.names import TrackNamespace
+from kvcs.relay.cache import Cache
+from kvcs.relay.config import RelayLimits
+from kvcs.relay.peer import Peer
+from kvcs.relay.statistics import Metrics
+from kvcs.relay.upstream_fetch import UpstreamFetch
+from kvcs.relay.upstream_status import UpstreamStatus
+
+__all__ = ("Host", "SupplyListener")
+
+
+class Host(Protocol):
+    """What a Track needs of the relay around it."""
+
+    @property
+    def cache(self) -> Cache:
+        """The byte budget that the store belongs to."""
+        ...
+
+    @property
+    def limits(self) -> RelayLimits:
+        """Bounds."""
+        ...
+
+    @property
+    def metrics(self) -> Metrics:
+        """Counters."""
+        ...
+
+    def publishers(self, namespace: TrackNamespace) -> list[Peer]:
+        """Return the peers that advertise a namespace and take requests."""
+        ...
+
+    def refuse(
+        self, peer: Peer, request_id: RequestId, code: int, reason: str, *, now: float
+    ) -> None:
+        """Answer a request with REQUEST_ERROR."""
+        ...
+
+    def schedule(self, deadline: float, alarm: Callable[[float], None]) -> None:
+        """Call `alarm` with the time when `deadline` has passed."""
+        ...
+
+
+class SupplyListener(Protocol):
+    """Who wants the Track: told of what may change an answer."""
+
+    def supply_changed(self, *, now: float) -> None:
+        """Look at everything that waits again."""
+        ...
+
+    def supply_refused(self, code: int, reason: str, *, now: float) -> None:
+        """Note that no upstream subscription can be had."""
+        ...
+
+    def supply_ended(self, code: PublishDoneCode, *, now: float) -> None:
+        """Note that nothing more comes: the last upstream subscription is over."""
+        ...
+
+    def supply_malformed(self, reason: str, *, now: float) -> None:
+        """Note that the Track contradicts itself."""
+        ...
+
+    def probe_refused(
+        self, probe: UpstreamFetch | UpstreamStatus, code: int, reason: str, *, now: float
+    ) -> None:
+        """Note that a publisher did not say more about the Track."""
+        ...
+
+    def probe_answered(self, probe: UpstreamFetch | UpstreamStatus, *, now: float) -> None:
+        """Note that a publisher said how far the Track goes."""
+        ...
