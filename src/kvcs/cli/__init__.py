@@ -64,8 +64,13 @@ def _run(arguments: list[str] | None) -> int:
     try:
         result = _kvcs.main(args=arguments, prog_name="kvcs", standalone_mode=False)
         sys.stdout.flush()
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        return ExitCode.USAGE
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "kvcs"
+        _say(error.format_message(), f"See {command} --help.")
         return ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
@@ -88,9 +93,13 @@ def _report(error: Exception) -> int:
         case _:
             sentence = f"unexpected {type(error).__name__}: {error}"
             advice, code = "This is a bug in kvcs; KVCS_DEBUG=1 shows where.", ExitCode.FAILED
-    click.echo(f"kvcs: {sentence}", err=True)
-    if advice:
-        click.echo(f"  {advice}", err=True)
+    _say(sentence, advice)
     if os.environ.get("KVCS_DEBUG"):
         traceback.print_exception(error)
     return code
+
+
+def _say(sentence: str, advice: str) -> None:
+    click.echo(f"kvcs: {sentence}", err=True)
+    if advice:
+        click.echo(f"  {advice}", err=True)

@@ -63,6 +63,10 @@ class Board:
         if not self._output.as_json:
             self._output.note(text)
 
+    def complain(self, text: str) -> None:
+        """Tell what went wrong, whatever the form of the result."""
+        self._output.note(text)
+
     def open(self, *, layers: int) -> None:
         """Fix the number of cells."""
         self._layers = layers

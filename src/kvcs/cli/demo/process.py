@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
+import os
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final, Self
 
@@ -22,6 +23,8 @@ from kvcs.errors import KvcsError
 
 __all__ = ("NodeFailed", "NodeProcess")
 
+# Variables with the number of threads of the libraries that multiply matrices.
+_THREADS: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 # Seconds that a process gets to end by itself once its job is done.
 _STOP_TIMEOUT: Final = 5.0
 _KEPT_LINES: Final = 40
@@ -33,18 +36,15 @@ class NodeFailed(KvcsError):
     Attributes:
         name: Which one.
         reason: What it said, or how it ended.
-        log: The end of its standard error.
     """
 
-    def __init__(self, name: str, reason: str, log: str) -> None:
-        super().__init__(name, reason, log)
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, reason)
         self.name = name
         self.reason = reason
-        self.log = log
 
     def __str__(self) -> str:
-        text = f"the {self.name} of the demo failed: {self.reason}"
-        return f"{text}\n{self.log}" if self.log else text
+        return f"the {self.name} of the demo failed: {self.reason}"
 
 
 class NodeProcess:
@@ -82,6 +82,7 @@ class NodeProcess:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
+            env=_environment(),
             limit=MAX_LINE_BYTES,
         )
         await self._group.__aenter__()
@@ -116,7 +117,7 @@ class NodeProcess:
         event = await self._events.get()
         if not isinstance(event, kind):
             reason = f"it said {event!r:.200} instead of {kind.__name__}"
-            raise NodeFailed(self.name, reason, self.log)
+            raise NodeFailed(self.name, reason)
         return event
 
     async def ended(self) -> None:
@@ -154,7 +155,7 @@ class NodeProcess:
         code = await process.wait()
         if not self._is_killed and (code or self._failure):
             reason = self._failure or f"it ended with exit code {code}"
-            raise NodeFailed(self.name, reason, self.log)
+            raise NodeFailed(self.name, reason)
         self._events.put_nowait(None)
 
     async def _read_events(self, stream: asyncio.StreamReader) -> None:
@@ -172,6 +173,16 @@ class NodeProcess:
             self._log.append(line.decode(errors="replace").rstrip())
 
     @property
-    def log(self) -> str:
-        """The end of its standard error."""
-        return "\n".join(self._log)
+    def log(self) -> Sequence[str]:
+        """The last lines of its standard error."""
+        return tuple(self._log)
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of a process: two models compute at the same time.
+
+    Threads that wait for each other by spinning, more of them than cores, take minutes for
+    what is done in seconds.
+    """
+    threads = str(max(1, (os.cpu_count() or 2) // 2))
+    return {**dict.fromkeys(_THREADS, threads), **os.environ}

@@ -111,9 +111,18 @@ class Scenario:
                     return await self._perform_with_a_killed_relay(relay)
                 return await self._perform(relay)
         except TimeoutError:
-            logs = "".join(f"\n{node.name}: {node.log}" for node in self._nodes if node.log)
-            text = f"the demo did not end within {self._config.timeout:g} s{logs}"
+            self._show_logs()
+            text = f"the demo did not end within {self._config.timeout:g} s"
             raise Incomplete(text, ExitCode.TIMEOUT, TIMEOUT_HINT) from None
+        except Exception:
+            self._show_logs()
+            raise
+
+    def _show_logs(self) -> None:
+        """Show what the processes wrote to their standard errors."""
+        for node in self._nodes:
+            for line in node.log:
+                self._board.complain(f"{node.name}: {line}")
 
     # The plays.
 
@@ -157,7 +166,7 @@ class Scenario:
         mine = await first.expect(Ready)
         if mine != ready:
             reason = "publisher and consumer computed different tokens or descriptors"
-            raise NodeFailed(first.name, reason, "")
+            raise NodeFailed(first.name, reason)
         descriptor = Descriptor.decode(ready.descriptor.encode())
         self._board.open(layers=descriptor.layers)
         prefix = ready.blocks * descriptor.block_tokens

@@ -1,0 +1,199 @@
+"""What a person sees: results on standard output, one sentence and one hint for every failure."""
+
+import json
+import stat
+
+import pytest
+
+import kvcs.cli
+from kvcs.engines.file import SAMPLE_CACHE
+
+
+def test_help_starts_with_examples_and_lists_the_commands(kvcs_run):
+    code, out, _ = kvcs_run("--help")
+
+    assert code == 0
+    assert out.index("Examples:") < out.index("Commands:")
+    assert "demo" in out
+    assert "demo-node" not in out
+
+
+def test_version_names_package_draft_and_library(kvcs_json):
+    assert kvcs_json("version").keys() == {"kvcs", "moqt", "kvcs_namespace", "aiopquic"}
+
+
+def test_new_scope_key_is_private_and_has_the_shown_scope_id(kvcs_json, tmp_path):
+    path = tmp_path / "scope.key"
+
+    shown = kvcs_json("scope", "new", path)
+    inspected = kvcs_json("inspect", SAMPLE_CACHE, "--scope-key-file", path)
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert inspected["ids"]["scope_id"] == shown["scope_id"]
+
+
+def test_file_is_inspected_with_its_identifiers_and_without_the_key(kvcs_run, tmp_path):
+    path = tmp_path / "scope.key"
+    path.write_text("ab" * 32)
+
+    code, out, err = kvcs_run("inspect", SAMPLE_CACHE, "--scope-key-file", path, "--json")
+    shown = json.loads(out)
+
+    assert code == 0
+    assert "ab" * 32 not in out + err
+    assert (shown["blocks"], shown["layers"], len(shown["tokens"])) == (4, "0-29", 256)
+    assert len(shown["ids"]["block_keys"]) == 4
+    assert shown["descriptor"]["dtype"] == "bfloat16"
+
+
+def test_file_is_inspected_without_a_key(kvcs_run):
+    code, out, _ = kvcs_run("inspect", SAMPLE_CACHE)
+
+    assert code == 0
+    assert "blocks           4 of 64 tokens" in out
+    assert "Scope ID" not in out
+
+
+FAILURES = {
+    "unknown command": (["fly"], 2, "fly"),
+    "unknown option": (["demo", "--fly"], 2, "--fly"),
+    "a file that is none": (["inspect", "BAD"], 7, "not a KV cache"),
+    "a file that is not there": (["inspect", "nothing"], 7, "cannot be read"),
+    "a key file that is none": (["inspect", "SAMPLE", "--scope-key-file", "BAD"], 2, "scope key"),
+    "a key file that is not there": (
+        ["inspect", "SAMPLE", "--scope-key-file", "nothing"],
+        2,
+        "a readable file",
+    ),
+    "a key that is there already": (["scope", "new", "BAD"], 2, "a new file"),
+    "a URL of another scheme": (["fetch", "http://x/", "--like", "SAMPLE", "KEY"], 2, "moqt://"),
+    "a fragment that is none": (["fetch", "moqt://x/#a", "KEY"], 2, "#kvcs:"),
+    "a namespace that is none": (["fetch", "moqt://x/#kvcs:aa-bb", "KEY"], 2, "publication"),
+    "nothing to fetch": (["fetch", "moqt://x/", "KEY"], 2, "--like FILE"),
+    "two ways to say what to fetch": (
+        ["fetch", "moqt://x/", "--like", "SAMPLE", "--tokens", "BAD", "KEY"],
+        2,
+        "beside it",
+    ),
+    "tokens that are none": (
+        ["fetch", "moqt://x/", "--tokens", "BAD", "--compat", "BAD", "KEY"],
+        2,
+        "a JSON array",
+    ),
+    "a descriptor that is none": (
+        ["fetch", "moqt://x/", "--tokens", "TOKENS", "--compat", "BAD", "KEY"],
+        7,
+        "descriptor",
+    ),
+    "layers that are none": (["fetch", "moqt://x/", "--layers", "9-1", "KEY"], 2, "9-1"),
+    "a URL without its scope": (["inspect", "moqt://x/"], 2, "--scope-key-file"),
+    "skipped checks towards elsewhere": (
+        ["inspect", "moqt://192.0.2.1/", "--insecure-loopback", "KEY"],
+        2,
+        "towards this machine",
+    ),
+    "a public relay without permission": (
+        ["relay", "run", "--host", "0.0.0.0", "--dev-cert", "DIR"],
+        2,
+        "--allow-anyone",
+    ),
+    "a relay without certificate": (["relay", "run"], 2, "--dev-cert"),
+    "a relay with two certificates": (
+        ["relay", "run", "--dev-cert", "DIR", "--cert", "BAD"],
+        2,
+        "beside it",
+    ),
+    "a certificate that is none": (
+        ["relay", "run", "--port", "0", "--cert", "BAD", "--key", "BAD"],
+        2,
+        "certificate",
+    ),
+    "a cache too small": (["relay", "run", "--dev-cert", "DIR", "--cache-bytes", "1KiB"], 2, "at"),
+    "a damaged file to publish": (["publish", "BAD", "--url", "moqt://x/", "KEY"], 7, "KV cache"),
+    "two ways to leave": (
+        [
+            "publish",
+            "SAMPLE",
+            "--url",
+            "moqt://x/",
+            "--linger",
+            "1",
+            "--exit-when-delivered",
+            "KEY",
+        ],
+        2,
+        "beside it",
+    ),
+    "a demo that cannot recompute": (["demo", "--engine", "file", "--kill-relay"], 2, "engine"),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_failure_is_one_sentence_and_one_hint(kvcs_run, tmp_path, monkeypatch, name):
+    arguments, expected, words = FAILURES[name]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad").write_bytes(b"this is not what it should be")
+    (tmp_path / "key").write_text("cd" * 32)
+    (tmp_path / "tokens").write_text("[1, 2, 3]")
+    places = {
+        "SAMPLE": [str(SAMPLE_CACHE)],
+        "BAD": ["bad"],
+        "DIR": ["certificate"],
+        "TOKENS": ["tokens"],
+        "KEY": ["--scope-key-file", "key"],
+    }
+
+    code, out, err = kvcs_run(*(part for word in arguments for part in places.get(word, [word])))
+
+    assert code == expected, err
+    assert words in err
+    assert "Traceback" not in err
+    assert out == ""
+    assert "cd" * 32 not in err
+    assert len(err.splitlines()) == 2
+
+
+def test_debug_variable_shows_where_it_happened(kvcs_run, monkeypatch):
+    monkeypatch.setenv("KVCS_DEBUG", "1")
+
+    code, _, err = kvcs_run("inspect", "nothing")
+
+    assert code == 7
+    assert "Traceback" in err
+
+
+def test_bug_is_one_sentence_too(kvcs_run, monkeypatch):
+    def fail(*_, **__):
+        raise ZeroDivisionError("no")
+
+    monkeypatch.setattr("kvcs.cli.inspect.load_cache", fail)
+
+    code, _, err = kvcs_run("inspect", "nothing")
+
+    assert code == 1
+    assert "unexpected ZeroDivisionError: no" in err
+    assert "bug in kvcs" in err
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [(KeyboardInterrupt(), 130), (TimeoutError(), 124)],
+    ids=["ctrl-c", "time"],
+)
+def test_ends_that_are_no_error_of_ours_have_their_codes(kvcs_run, monkeypatch, error, expected):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr("kvcs.cli.inspect.load_cache", fail)
+
+    code, _, err = kvcs_run("inspect", "nothing")
+
+    assert code == expected
+    assert "Traceback" not in err
+
+
+def test_main_exits_with_the_code():
+    with pytest.raises(SystemExit) as stopped:
+        kvcs.cli.main(["inspect", "nothing"])
+
+    assert stopped.value.code == 7
