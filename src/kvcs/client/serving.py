@@ -25,6 +25,7 @@ from kvcs.moqt.session.events import (
     RequestRejected,
     SubscribeNamespaceReceived,
     SubscribeReceived,
+    SubscriberFinished,
     SubscribeTracksReceived,
     TrackStatusReceived,
 )
@@ -166,9 +167,15 @@ class Serving:
             self.connection.wake()
 
     def has_delivered(self, track: PublishedTrack) -> bool:
-        """Tell whether the peer has been sent all of an ended track, to its end."""
+        """Tell whether the peer has all of an ended track.
+
+        A subscriber says so with the end of its request stream after PUBLISH_DONE; of a
+        FETCH is known that it was sent to its end.
+        """
         for request_id, served in tuple(self._served.items()):
-            if served.track is track and served.delivery.finished and track.is_ended:
+            delivery = served.delivery
+            is_sent = isinstance(delivery, FetchDelivery) and delivery.finished
+            if served.track is track and is_sent and track.is_ended:
                 del self._served[request_id]
                 self._delivered.add(track)
         return track in self._delivered
@@ -188,6 +195,8 @@ class Serving:
                 self._answer_namespace(event)
             case PublishNamespaceReceived() | PublishReceived() | SubscribeTracksReceived():
                 self._refuse(event.request_id, RequestErrorCode.NOT_SUPPORTED, "not a relay")
+            case SubscriberFinished(request_id=request_id, in_order=in_order):
+                self._note_finished(request_id, in_order=in_order)
             case RequestAccepted(request_id=request_id, parameters=parameters):
                 self._accept_push(request_id, parameters)
             case RequestCancelled(request_id=request_id) | RequestRejected(request_id=request_id):
@@ -199,6 +208,11 @@ class Serving:
             case _:
                 self._responder.receive(event, now=self.connection.now)
         self.connection.wake()
+
+    def _note_finished(self, request_id: RequestId, *, in_order: bool) -> None:
+        served = self._served.pop(request_id, None)
+        if served is not None and served.track.is_ended and in_order:
+            self._delivered.add(served.track)
 
     def _answer(self, event: SubscribeReceived | FetchReceived | TrackStatusReceived) -> None:
         track = self._registry.find(event.track)

@@ -49,6 +49,7 @@ from kvcs.moqt.session.events import (
     SetupComplete,
     SubscribeNamespaceReceived,
     SubscribeReceived,
+    SubscriberFinished,
     SubscribeTracksReceived,
     SubscriptionDrained,
     TrackStatusReceived,
@@ -78,7 +79,12 @@ _REQUESTS: Final = (
     SubscribeTracksReceived,
 )
 #: After these nothing more is said about a request.
-_LAST_WORDS: Final = (RequestRejected, RequestCancelled, SubscriptionDrained)
+_LAST_WORDS: Final = (
+    RequestRejected,
+    RequestCancelled,
+    SubscriberFinished,
+    SubscriptionDrained,
+)
 
 _logger = logging.getLogger("kvcs.endpoint")
 

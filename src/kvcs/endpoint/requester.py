@@ -48,7 +48,7 @@ class Requester:
     def on_request(self, request_id: RequestId, listener: Listener) -> None:
         """Give all events of a request to `listener`, and the end of the session too.
 
-        Ends by itself after RequestRejected, RequestCancelled and SubscriptionDrained.
+        Ends by itself with the last event of the request.
         """
         self._by_request[request_id] = listener
 

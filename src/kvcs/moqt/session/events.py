@@ -6,8 +6,8 @@ authorization tokens in resolved form (USE_VALUE). A payload is `bytes` that the
 receiver owns; only `ObjectPayload.data` is a view, valid until the next call that
 advances the session.
 
-After RequestRejected, RequestCancelled, SubscriptionDrained or SessionClosed nothing more
-is said about a request, and its id is of no further use.
+After RequestRejected, RequestCancelled, SubscriptionDrained, SubscriberFinished or
+SessionClosed nothing more is said about a request, and its id is of no further use.
 """
 
 from dataclasses import dataclass
@@ -55,6 +55,7 @@ __all__ = (
     "SubscribeNamespaceReceived",
     "SubscribeReceived",
     "SubscribeTracksReceived",
+    "SubscriberFinished",
     "SubscriptionDrained",
     "TrackStatusReceived",
     "UpdateAccepted",
@@ -287,6 +288,19 @@ class PublishDoneReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class SubscriberFinished:
+    """The subscriber has ended its side of a subscription after our PUBLISH_DONE.
+
+    Attributes:
+        request_id: The subscription, which is forgotten now.
+        in_order: It sent FIN, as a subscriber does that has everything; False after a reset.
+    """
+
+    request_id: RequestId
+    in_order: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SubscriptionDrained:
     """Nothing more comes after a PUBLISH_DONE.
 
@@ -491,6 +505,7 @@ type Event = (
     | UpdateRejected
     | RequestCancelled
     | PublishDoneReceived
+    | SubscriberFinished
     | SubscriptionDrained
     | StateNotified
     | NamespaceReceived

@@ -18,6 +18,7 @@ from kvcs.moqt.session.events import (
     RequestAccepted,
     RequestCancelled,
     RequestRejected,
+    SubscriberFinished,
 )
 from kvcs.moqt.session.incoming import IncomingStreams
 from kvcs.moqt.session.limits import Side
@@ -278,6 +279,7 @@ class Requests:
         """Take the REQUEST_ERROR to a request of ours."""
         self._check_redirect(request, message.redirect)
         request.advance(Input.RECEIVE_ERROR)
+        request.awaits_subscriber = False
         interval = message.retry_interval
         self._context.emit(
             RequestRejected(
@@ -331,6 +333,8 @@ class Requests:
         if request.is_over and not was_over:
             self.report_cancelled(request, code)
             self.end(request, code)
+        elif was_over:
+            self.report_finished(request, in_order=False)
         self._registry.release_stream(request)
 
     def receive_fin(self, request: Request) -> None:
@@ -348,6 +352,8 @@ class Requests:
             else:
                 self.report_cancelled(request, StreamResetCode.INTERNAL_ERROR)
             self.end(request)
+        elif was_over:
+            self.report_finished(request, in_order=True)
         self._registry.release_stream(request)
 
     def report_cancelled(self, request: Request, code: int) -> None:
@@ -358,6 +364,17 @@ class Requests:
                 suffix = namespace.suffix_of(prefix)
                 self._context.emit(NamespaceDoneReceived(request.request_id, suffix))
         self._context.emit(RequestCancelled(request.request_id, code))
+
+    def report_finished(self, request: Request, *, in_order: bool) -> None:
+        """Tell the publisher of a finished subscription that the subscriber has let go of it."""
+        if request.awaits_subscriber:
+            request.awaits_subscriber = False
+            self._context.emit(SubscriberFinished(request.request_id, in_order))
+
+    def finish_sending(self, request: Request) -> None:
+        """End our direction in order."""
+        request.can_send = False
+        self._context.send(request.stream_id, b"", fin=True)
 
     def end(self, request: Request, code: int = _CANCELLED) -> None:
         """Close what is open of a request that is over, and forget it."""
@@ -377,11 +394,6 @@ class Requests:
         self._incoming.stop_all(request, code)
         self._outgoing.reset_all(request, code)
         self._registry.retire(request)
-
-    def finish_sending(self, request: Request) -> None:
-        """End our direction in order."""
-        request.can_send = False
-        self._context.send(request.stream_id, b"", fin=True)
 
     def expire(self, request_id: RequestId) -> None:
         """Give up a request of ours that was not answered, or got no data, in time."""

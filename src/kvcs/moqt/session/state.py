@@ -148,6 +148,7 @@ class Request:
         filters: Range filters in force, on the side that applies them.
         can_send: Our direction of the stream is open.
         can_receive: The peer's direction is open.
+        awaits_subscriber: PUBLISH_DONE was sent, the subscriber has not ended its side.
         went_away: A GOAWAY came on its stream.
         updates_sent: Our unanswered updates with their parameters, oldest first.
         updates_received: The peer's unanswered updates, likewise.
@@ -162,6 +163,7 @@ class Request:
     """
 
     __slots__ = (
+        "awaits_subscriber",
         "can_receive",
         "can_send",
         "data_complete",
@@ -210,6 +212,7 @@ class Request:
         self.filters: tuple[RangeFilter, ...] = parameters.range_filters
         self.can_send = True
         self.can_receive = True
+        self.awaits_subscriber = False
         self.went_away = False
         self.updates_sent: deque[tuple[RequestId, Parameters]] = deque()
         self.updates_received: deque[tuple[RequestId, Parameters]] = deque()

@@ -2,7 +2,8 @@
 
 A subscription ends with PUBLISH_DONE, which may overtake its streams. The subscriber
 keeps it (`State.DRAINING`) until as many streams as announced were seen to their end, or
-until nothing has come for `drain_timeout`.
+until nothing has come for `drain_timeout`, and only then sends its FIN, which so tells the
+publisher that everything has arrived.
 
 Source: MOQT draft 22, Sections 3.1, 9.6, 9.7, 9.9 and 9.10.
 """
@@ -199,8 +200,11 @@ class Subscriptions:
         request.advance(Input.SEND_DONE)
         self._context.send(request.stream_id, message, fin=True)
         request.can_send = False
+        request.awaits_subscriber = True
         if request.is_over:
             self._requests.end(request)
+            if not request.can_receive:
+                self._requests.report_finished(request, in_order=True)
 
     def receive_done(self, request: Request, message: PublishDone) -> None:
         """Take a PUBLISH_DONE."""
@@ -217,7 +221,6 @@ class Subscriptions:
 
     def drain(self, request: Request) -> None:
         """Wait for the last streams of a subscription that is done."""
-        self._requests.finish_sending(request)
         request.updates_sent.clear()
         context = self._context
         context.deadlines.clear(Timer.UPDATE_ANSWER, request.request_id)

@@ -11,6 +11,7 @@ from kvcs.moqt.session.events import (
     RequestRejected,
     StreamFinished,
     SubgroupOpened,
+    SubscriberFinished,
     SubscriptionDrained,
 )
 from kvcs.moqt.wire.object import Object
@@ -62,7 +63,10 @@ def test_publish_with_data_at_once_and_the_answer_last(pair):
     events, answers = pair.run()
 
     assert events == [SubscriptionDrained(1, complete=True)]
-    assert answers == [RequestAccepted(1, Parameters(expires_ms=9), EMPTY_PROPERTIES)]
+    assert answers == [
+        RequestAccepted(1, Parameters(expires_ms=9), EMPTY_PROPERTIES),
+        SubscriberFinished(1, in_order=True),
+    ]
     assert not pair.client._registry.by_stream
     assert not pair.server._registry.by_stream
 

@@ -12,6 +12,7 @@ from kvcs.moqt.session.events import (
     SubgroupOpened,
     SubscribeAccepted,
     SubscribeReceived,
+    SubscriberFinished,
     SubscriptionDrained,
 )
 from kvcs.moqt.wire.object import Object
@@ -96,7 +97,7 @@ def test_a_whole_subscription_from_first_object_to_drained(subscribed):
     assert events[1] == ObjectReceived(0, stream_id, obj(0), is_fetch=False)
     assert events[4] == PublishDoneReceived(0, TRACK_ENDED, 1, "end")
     assert events[5].complete
-    assert others == []
+    assert others == [SubscriberFinished(0, in_order=True)]
     assert not subscribed.client._registry.by_stream
     assert not subscribed.server._registry.by_stream
 
@@ -112,6 +113,27 @@ def test_publish_done_waits_for_open_streams_of_ours(subscribed):
     assert not subscribed.server.is_active(0)
 
 
+def test_reset_by_the_subscriber_after_publish_done_is_no_sign_of_delivery(to_server):
+    peer = to_server()
+    peer.say(0, Subscribe(request_id=0, track=TRACK, parameters=NO_PARAMETERS))
+    peer.session.accept_subscribe(0, now=0)
+    peer.session.publish_done(0, TRACK_ENDED, now=0)
+
+    peer.session.receive_reset(0, 1, now=0)
+
+    assert peer.session.take_events() == [SubscriberFinished(0, in_order=False)]
+
+
+def test_subscriber_that_ended_its_side_first_is_finished_with_publish_done(to_server):
+    peer = to_server()
+    peer.say(0, Subscribe(request_id=0, track=TRACK, parameters=NO_PARAMETERS), fin=True)
+    peer.session.accept_subscribe(0, now=0)
+
+    peer.session.publish_done(0, TRACK_ENDED, now=0)
+
+    assert peer.session.take_events() == [SubscriberFinished(0, in_order=True)]
+
+
 def test_done_that_overtakes_its_streams_keeps_the_subscription_until_they_end(to_client):
     peer = to_client()
     peer.session.subscribe(TRACK, now=0)
@@ -125,9 +147,13 @@ def test_done_that_overtakes_its_streams_keeps_the_subscription_until_they_end(t
     assert peer.session.streams_seen(0) == 1
     peer.say(11, bytes.fromhex("50070205"))
     assert peer.session.open_streams(0) == {11}
+    sent = [action for action in peer.session.take_actions() if isinstance(action, SendStream)]
     last = peer.say(11, b"", fin=True)
 
     assert last == [StreamFinished(0, 11), SubscriptionDrained(0, complete=True)]
+    # The FIN of the subscriber tells that everything has arrived.
+    assert not any(action.fin for action in sent)
+    assert peer.session.take_actions() == [SendStream(0, b"", fin=True)]
     assert peer.session.streams_seen(0) == 0
     assert peer.session.next_deadline() is None
 
