@@ -61,6 +61,8 @@ _ACTIONS: Final[dict[type[Event], AccessAction]] = {
 
 _RETRY_INTERVAL_MS: Final = 1000
 _SWEEP_INTERVAL: Final = 60.0
+# A peer that asks for ever new Tracks cannot make the relay look through all of them each time.
+_LEAST_SWEEP_INTERVAL: Final = 1.0
 
 
 class RelayCore:
@@ -105,6 +107,7 @@ class RelayCore:
         self._alarms: list[tuple[float, int, Callable[[float], None]]] = []
         self._alarms_set = 0
         self._now = 0.0
+        self._next_sweep = 0.0
 
     def __repr__(self) -> str:
         return f"<RelayCore peers={len(self._peers)} tracks={len(self._tracks)} {self.cache!r}>"
@@ -255,6 +258,7 @@ class RelayCore:
                 track.demand.ask(peer, event, now=self._now)
             case PublishReceived():
                 self._receive_publish(peer, track, event)
+        self._release(track)
 
     def _receive_publish(self, peer: Peer, track: Track, event: PublishReceived) -> None:
         unknown = event.properties.unknown_mandatory()
@@ -282,12 +286,17 @@ class RelayCore:
 
     def _sweep(self, now: float) -> None:
         """Forget Tracks that nobody uses and of which nothing is held."""
-        del now
+        if now < self._next_sweep:
+            return
+        self._next_sweep = now + _LEAST_SWEEP_INTERVAL
         for track in tuple(self._tracks.values()):
-            track.demand.sweep()
-            if track.is_forgettable:
-                self.cache.remove(track.name)
-                del self._tracks[track.name]
+            track.demand.sweep(now=now)
+            self._release(track)
+
+    def _release(self, track: Track) -> None:
+        if track.is_forgettable:
+            self.cache.remove(track.name)
+            del self._tracks[track.name]
 
     def _sweep_regularly(self, now: float) -> None:
         self._sweep(now)
@@ -308,7 +317,6 @@ class RelayCore:
         return RelayStatistics(
             sessions=len(self._peers),
             sessions_opened=metrics.sessions_opened,
-            sessions_refused=metrics.sessions_refused,
             namespaces=len(self.discovery.namespaces),
             tracks=len(self._tracks),
             subscriptions=subscriptions,

@@ -453,12 +453,13 @@ class Demand:
             peer.responder.end(self.supply.store, code, reason, drain=drain, now=now)
             peer.wake()
 
-    def sweep(self) -> None:
+    def sweep(self, *, now: float) -> None:
         """Forget requests that are over without a word of the session."""
         for route, (peer, delivery) in tuple(self._served.items()):
             if delivery.finished and not peer.session.is_active(route.request_id):
                 del self._served[route]
                 peer.forget(route.request_id)
+                peer.responder.receive(RequestCancelled(route.request_id, 0), now=now)
         self._missed = {delivery for delivery in self._missed if not delivery.finished}
 
 

@@ -17,7 +17,6 @@ class Metrics:
 
     Attributes:
         sessions_opened: Sessions that were accepted.
-        sessions_refused: Connections refused because of `RelayLimits.max_sessions`.
         sessions_closed: Sessions that ended.
         requests_refused: REQUEST_ERRORs sent, by code name.
         objects_in: Objects received from publishers.
@@ -33,7 +32,6 @@ class Metrics:
     """
 
     sessions_opened: int = 0
-    sessions_refused: int = 0
     sessions_closed: int = 0
     requests_refused: Counter[str] = field(default_factory=Counter[str])
     objects_in: int = 0
@@ -55,7 +53,6 @@ class RelayStatistics:
     Attributes:
         sessions: Open sessions.
         sessions_opened: Sessions accepted since the start.
-        sessions_refused: Connections refused since the start.
         namespaces: Track Namespaces listed.
         tracks: Tracks with any state.
         subscriptions: Subscriptions that the relay serves.
@@ -77,7 +74,6 @@ class RelayStatistics:
 
     sessions: int
     sessions_opened: int
-    sessions_refused: int
     namespaces: int
     tracks: int
     subscriptions: int

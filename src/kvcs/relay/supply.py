@@ -11,6 +11,7 @@ before stays.
 Source: MOQT draft 22, Sections 3.2.3, 7.1 to 7.6 and 12.1.
 """
 
+import logging
 from collections.abc import Iterable
 from typing import Final
 
@@ -45,6 +46,8 @@ from kvcs.relay.upstream_status import UpstreamStatus
 from kvcs.varint import MAX_VI64
 
 __all__ = ("Supply",)
+
+_logger = logging.getLogger("kvcs.relay")
 
 # How often gaps are looked at without news: what had arrived may have been dropped again,
 # and a subscriber that has fallen behind may have taken what was fetched for it.
@@ -279,6 +282,13 @@ class Supply:
         if peer.id in self._malformed_at:
             return
         self._host.metrics.malformed_tracks += 1
+        _logger.warning(
+            "MALFORMED_TRACK %s from session %d: %s",
+            self.name,
+            peer.id,
+            error,
+            extra={"session": peer.id, "track": str(self.name)},
+        )
         self._malformed_at.add(peer.id)
         for subscription in [s for s in self.subscriptions if s.peer is peer]:
             self.subscriptions.remove(subscription)
