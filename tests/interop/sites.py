@@ -49,6 +49,7 @@ __all__ = (
     "client",
     "client_config",
     "dialing",
+    "free_port",
     "listening",
     "relay_of",
     "relayed",
@@ -167,6 +168,13 @@ def url(port: int) -> str:
     return f"moqt://{HOST}:{port}/"
 
 
+def free_port() -> int:
+    """A UDP port for a server that takes no port 0."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind((HOST, 0))
+        return probe.getsockname()[1]
+
+
 @asynccontextmanager
 async def client(port: int, certificate: Certificate, handlers=()) -> AsyncGenerator:
     """An aiomoqt client's session."""
@@ -183,10 +191,7 @@ async def client(port: int, certificate: Certificate, handlers=()) -> AsyncGener
 @asynccontextmanager
 async def server(certificate: Certificate, handlers=()) -> AsyncGenerator[int]:
     """An aiomoqt server; gives its port."""
-    # It takes no port 0.
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind((HOST, 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     peer = MOQTServer(
         HOST,
         port,

@@ -1,0 +1,117 @@
+"""Our publisher and our consumers meet at a relay that is not ours, aiomoqt's test relay.
+
+It knows nothing of KVCS, keeps a few Groups of each track, and forwards what it gets.
+"""
+
+import asyncio
+import os
+import sys
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from tests.interop.sites import (
+    BLOCKS,
+    LAYERS,
+    PATIENCE,
+    client_config,
+    free_port,
+    url,
+)
+
+from kvcs.client import Consumer, Publisher
+from kvcs.endpoint.connect import connect
+
+HALF = LAYERS // 2
+
+
+@asynccontextmanager
+async def foreign_relay(certificate):
+    """aiomoqt's relay in a process of its own; gives its port."""
+    port = free_port()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "aiomoqt.tools.moq_interop_relay",
+        "--quic",
+        "--draft",
+        "22",
+        "--port",
+        str(port),
+        "--cert",
+        str(certificate.certificate_file),
+        "--key",
+        str(certificate.private_key_file),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+        # Its settings also come from the environment.
+        env={name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+    )
+    try:
+        yield port
+    finally:
+        process.kill()
+        await process.wait()
+
+
+class Follower:
+    """A consumer that retrieves in the background."""
+
+    def __init__(self, connection, prompt):
+        self.layers = []
+        self.joined = asyncio.Event()
+        self.verdict = None
+        self._prompt = prompt
+        self._consumer = Consumer(
+            connection, scope_key=prompt.scope_key, descriptor=prompt.descriptor
+        )
+
+    async def follow(self, blocks=BLOCKS, **options):
+        (candidate,) = await self._consumer.discover(self._prompt.tokens)
+        async with self._consumer.retrieve(
+            candidate, blocks=blocks, timeout=PATIENCE, **options
+        ) as retrieval:
+            # The manifest has been read.
+            self.joined.set()
+            async for layer in retrieval:
+                assert self._prompt.is_equal(layer, blocks)
+                self.layers.append(layer.layer_index)
+                self.joined.set()
+        self.verdict = retrieval.verdict
+
+
+async def test_consumers_join_from_the_start_in_the_middle_and_late(prompt, certificate):
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(asyncio.timeout(PATIENCE))
+        port = await stack.enter_async_context(foreign_relay(certificate))
+        # The first connection waits until the relay has started.
+        connections = [
+            await stack.enter_async_context(connect(url(port), client_config(certificate)))
+            for _ in range(4)
+        ]
+        publisher = Publisher(
+            connections[0], scope_key=prompt.scope_key, descriptor=prompt.descriptor
+        )
+        early, middle, late = (Follower(connection, prompt) for connection in connections[1:])
+        async with publisher.publication(prompt.tokens) as publication:
+            segment = await publication.add_segment()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(early.follow())
+                await early.joined.wait()
+                await prompt.publish(segment, range(HALF))
+                group.create_task(middle.follow())
+                await middle.joined.wait()
+                await prompt.publish(segment, range(HALF, LAYERS))
+                await publication.complete()
+            await late.follow(layers=range(1, HALF + 1), blocks=BLOCKS - 2)
+
+    assert early.layers == middle.layers == [*range(LAYERS)]
+    assert late.layers == [*range(1, HALF + 1)]
+    for follower, objects in (
+        (early, 2 * LAYERS * BLOCKS),
+        (middle, 2 * LAYERS * BLOCKS),
+        (late, 2 * HALF * (BLOCKS - 2)),
+    ):
+        assert follower.verdict.complete
+        assert follower.verdict.verified == objects
+        # The relay may send Objects up to the Largest Object that it told on the subscription
+        # too, which a Next Object filter excludes (Section 3.3.1); a copy does no harm.
+        assert not follower.verdict.rejected
