@@ -14,3 +14,9 @@ def certificate(tmp_path_factory) -> Certificate:
 @pytest.fixture(scope="module")
 def prompt() -> Prompt:
     return Prompt()
+
+
+@pytest.fixture(scope="module")
+def large_prompt() -> Prompt:
+    """Objects of half a megabyte: many packets, and many reads of a stream."""
+    return Prompt(head_dim=2048)

@@ -29,7 +29,7 @@ from kvcs.moqt.codepoints import PropertyType
 __all__ = ("Origin",)
 
 _PROPERTIES = {PropertyType.MAX_CACHE_DURATION: 60_000}
-_HISTORY_BYTES = 2**24
+_HISTORY_BYTES = 2**26
 
 
 @dataclass

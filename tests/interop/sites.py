@@ -73,7 +73,7 @@ _TRANSPORT = TransportConfig(idle_timeout=5, connect_timeout=5, close_timeout=2)
 class Prompt:
     """A prompt and its cache, every block different from all others."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, head_dim: int = 64) -> None:
         self.scope_key = ScopeKey(bytes(range(32)))
         self.descriptor = Descriptor(
             layers=LAYERS,
@@ -83,7 +83,7 @@ class Prompt:
             weights_sha256="11" * 32,
             tokenizer_sha256="22" * 32,
             kv_heads=4,
-            head_dim=64,
+            head_dim=head_dim,
         )
         self.layout = Layout(self.descriptor)
         self.tokens = [token * 7 for token in range(BLOCKS * BLOCK_TOKENS + 1)]

@@ -125,6 +125,30 @@ async def test_subscription_from_the_start_needs_no_fill(route, prompt, certific
 
 
 @ROUTES
+async def test_large_objects_arrive_whole(route, large_prompt, certificate):
+    origin = Origin(large_prompt)
+    await origin.publish_manifest()
+    await origin.publish_layers(range(1))
+    async with (
+        asyncio.timeout(PATIENCE),
+        route(origin, certificate) as port,
+        consumer_at(port, large_prompt, certificate) as consumer,
+    ):
+        candidate = await discovered(consumer, origin, large_prompt)
+
+        async with consumer.retrieve(candidate, timeout=PATIENCE) as retrieval:
+            layers = aiter(retrieval)
+            first = await anext(layers)
+            await origin.publish_layers(range(1, LAYERS))
+            await origin.end()
+            rest = await take(layers, large_prompt)
+
+    assert large_prompt.is_equal(first)
+    assert [first.layer_index, *rest] == [*range(LAYERS)]
+    assert_whole(retrieval.verdict)
+
+
+@ROUTES
 async def test_completed_publication_is_fetched(route, prompt, certificate):
     origin = Origin(prompt)
     await origin.publish_manifest()

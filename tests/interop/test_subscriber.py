@@ -106,6 +106,26 @@ async def test_subscription_from_the_start_needs_no_fill(route, prompt, certific
 
 
 @ROUTES
+async def test_large_objects_arrive_whole(route, large_prompt, certificate):
+    async with (
+        asyncio.timeout(PATIENCE),
+        route(large_prompt, certificate) as site,
+        site.publisher.publication(large_prompt.tokens) as publication,
+    ):
+        segment = await publication.add_segment()
+        await large_prompt.publish(segment, range(1))
+        reader = Reader(await site.session())
+
+        arrivals = await reader.subscribe(publication.name.track(V.format()), fill=WHOLE)
+        await large_prompt.publish(segment, range(1, LAYERS))
+        await publication.complete()
+        await reader.finished(arrivals, fills=1)
+
+    assert by_location(arrivals.fetched) == large_prompt.objects(V, range(1))
+    assert by_location(arrivals.live) == large_prompt.objects(V, range(1, LAYERS))
+
+
+@ROUTES
 async def test_manifest_track_brings_the_current_version_and_all_later_ones(
     route, prompt, certificate
 ):
