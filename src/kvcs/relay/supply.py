@@ -31,7 +31,7 @@ from kvcs.moqt.session.events import (
 )
 from kvcs.moqt.track.delivery import Delivery
 from kvcs.moqt.track.interval import to_location
-from kvcs.moqt.track.store import Found, TrackStore
+from kvcs.moqt.track.store import Absent, Found, TrackStore
 from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
@@ -386,6 +386,8 @@ class Supply:
             if isinstance(self.store.lookup(start, now=now), Found):
                 self.store.raise_largest(start)
             self._listener.probe_answered(fetch, now=now)
+        for subscription in self.subscriptions:
+            self._close_join_group(subscription, now)
         self._host.cache.check_complete(self.name)
         self._look_again(now)
 
@@ -441,6 +443,9 @@ class Supply:
         group_id = start >> 64
         if not start & MAX_VI64 or self.store.group_end(group_id) is not None:
             return True
+        if self._ended_at_join(start - 1, now):
+            self.mark_absent(start, start | MAX_VI64)
+            return True
         if largest.group_id <= group_id or subscription.is_open(group_id):
             return False
         last = max((s.largest_id for s in self.store.subgroups(group_id)), default=-1)
@@ -448,6 +453,14 @@ class Supply:
         if not any(fetch.covers(start) for fetch in self.gaps.fetches):
             self._ask(start, start | MAX_VI64, now)
         return True
+
+    def _ended_at_join(self, largest: int, now: float) -> bool:
+        """Tell whether the Object that was Largest when a subscription began ended its Group.
+
+        It does exist, so that an unfiltered FETCH that leaves its place empty says that it
+        is a status Object, the only kind that no FETCH carries (Section 3.2).
+        """
+        return isinstance(self.store.lookup(to_location(largest), now=now), Absent)
 
     def _learn_properties(self, properties: Properties) -> None:
         """Keep the Track Properties; a newer set replaces an older one whole (Section 8.4)."""

@@ -57,15 +57,23 @@ def test_many_subscribers_share_one_upstream_subscription_and_one_fetch(world):
         assert sorted(consumer.objects(request_id)) == whole(4)
         assert len(consumer.objects(request_id)) == 4 * BLOCKS
     assert len(publisher.asked(ev.SubscribeReceived)) == 1
-    # One for what was there, and one to learn that Group 2 had ended.
     filters = [fetch.parameters.location_filter for fetch in publisher.asked(ev.FetchReceived)]
-    assert filters == [
-        LocationFilter.absolute_range(0, 0, 2, BLOCKS),
-        LocationFilter.absolute_start_group_end(2, BLOCKS + 1, 0),
-    ]
+    assert filters == [LocationFilter.absolute_range(0, 0, 2, BLOCKS)]
     assert world.statistics.upstream_subscriptions == 1
     assert world.statistics.objects_in == 4 * BLOCKS + 2
     assert world.statistics.objects_rejected == {}
+
+
+def test_fill_waits_for_nothing_behind_the_end_of_a_group_that_was_largest_at_the_join(world):
+    publisher, first, second = world.publisher(), world.client(), world.client()
+    publisher.add_groups(0, 1)
+    first.subscribe()
+    publisher.add_groups(2)
+
+    request_id = second.subscribe()
+
+    assert second.objects(request_id, fetched=True) == whole(3)
+    assert len(publisher.asked(ev.FetchReceived)) == 1
 
 
 def test_join_that_finds_everything_in_the_cache_asks_nobody(world):
