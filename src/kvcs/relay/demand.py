@@ -30,6 +30,7 @@ from kvcs.moqt.session.events import (
     RequestRejected,
     SessionClosed,
     SubscribeReceived,
+    SubscriberFinished,
     TrackStatusReceived,
     UpdateReceived,
 )
@@ -54,6 +55,7 @@ _NO_FILTER: Final = LocationFilter.none()
 _NEEDS_LARGEST: Final = frozenset(
     {LocationFilterType.RELATIVE_START, LocationFilterType.NEXT_OBJECT}
 )
+_LAST_WORDS: Final = (RequestCancelled, RequestRejected, SessionClosed, SubscriberFinished)
 _NOBODY: Final = "no publisher"
 
 type _Probe = UpstreamFetch | UpstreamStatus
@@ -356,7 +358,7 @@ class Demand:
     def _receive(self, peer: Peer, request_id: RequestId, event: Event, now: float) -> None:
         route = peer.route(request_id)
         waiting = self._subscribes.get(route) or self._questions.get(route)
-        if isinstance(event, RequestCancelled | RequestRejected | SessionClosed):
+        if isinstance(event, _LAST_WORDS):
             peer.forget(request_id)
             self._subscribes.pop(route, None)
             self._questions.pop(route, None)
@@ -369,7 +371,7 @@ class Demand:
             fills = self._count_fills(route)
             peer.responder.receive(event, now=now)
             self._host.metrics.fetches_served += self._count_fills(route) - fills
-            if self.wants_objects and not self.supply.is_forwarding:
+            if self.wants_objects and self.supply.is_established:
                 self.supply.subscribe(forward=True, rendezvous_ms=0, now=now)
             peer.wake()
 

@@ -449,3 +449,31 @@ def test_goaway_of_a_publisher_stops_new_requests_to_it_only(world):
 
 def test_whole_parameters_are_what_kvcs_consumers_send():
     assert WHOLE.location_filter == NEXT
+
+
+def test_subscriber_that_is_still_being_served_does_not_reopen_an_ended_subscription(world):
+    publisher, slow = world.publisher(), world.client()
+    publisher.store()
+    request_id = slow.subscribe()
+    slow.room = 0
+    publisher.add_groups(0, 1)
+    publisher.end_track(2)
+
+    slow.send(slow.session.update, request_id, Parameters(subscriber_priority=7))
+    slow.room = 2**20
+    world.settle()
+
+    assert len(publisher.asked(ev.SubscribeReceived)) == 1
+    assert slow.objects(request_id) == whole(2)
+
+
+def test_finished_subscription_leaves_nothing_behind(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.store()
+    request_id = consumer.subscribe()
+    publisher.add_groups(0)
+    publisher.end_track(1)
+
+    consumer.one(request_id, ev.SubscriptionDrained)
+    assert world.statistics.subscriptions == 0
+    assert consumer.peer.followed() == []
