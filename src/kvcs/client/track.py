@@ -245,10 +245,12 @@ class TrackRetrieval:
         elif request.fetch is FetchState.FINISHED and request.end_location is not None:
             self.reason = MissingReason.UNKNOWN if plan.filtered else MissingReason.NOT_PUBLISHED
             receiver.coverage.finish(request.end_location)
-        elif request.fetch is FetchState.ABORTED:
+        elif request.is_over:
             self.reason = MissingReason.RESET
-            for layer_index in range(plan.first_layer, plan.last_layer + 1):
-                self.intake.ledger.mark(layer_index, plan.blocks, BlockState.RESET)
+            # A plan may go up to whatever Largest the peer has claimed.
+            for layer_index in self.intake.ledger.layers:
+                if plan.first_layer <= layer_index <= plan.last_layer:
+                    self.intake.ledger.mark(layer_index, plan.blocks, BlockState.RESET)
         return _Step.REPEAT
 
     def _lost(self, error: KvcsError) -> _Step:
