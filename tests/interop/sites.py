@@ -63,11 +63,11 @@ LAYERS = 6
 BLOCKS = 5
 BLOCK_TOKENS = 32
 #: Bounds one exchange; none takes a second on an idle machine.
-PATIENCE = 20.0
+PATIENCE = 40.0
 K = DataTrackName(Component.K, RAW.name, 0)
 V = DataTrackName(Component.V, RAW.name, 0)
 
-_TRANSPORT = TransportConfig(idle_timeout=5, connect_timeout=5, close_timeout=2)
+_TRANSPORT = TransportConfig(idle_timeout=15, connect_timeout=15, close_timeout=5)
 
 
 class Prompt:
@@ -184,7 +184,7 @@ async def client(port: int, certificate: Certificate, handlers=()) -> AsyncGener
     for message_type, handler in handlers:
         peer.register_handler(message_type, handler)
     async with peer.connect() as session:
-        await session.client_session_init(timeout=5)
+        await session.client_session_init(timeout=15)
         yield session
 
 

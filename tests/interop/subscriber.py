@@ -99,6 +99,23 @@ class Reader:
         self._session.register_stream_end_handler(answer.track_alias, arrivals.receive_end)
         return arrivals
 
+    async def update(
+        self, arrivals: Arrivals, *, forward: bool, fill: LocationFilter | None = None
+    ) -> Arrivals:
+        """REQUEST_UPDATE of a subscription; gives what its fill brings."""
+        parameters = {}
+        if fill is not None:
+            parameters[D20ParamType.FILL_PARAMETERS] = {D20ParamType.LOCATION_FILTER: fill}
+        filled = Arrivals()
+        answer = await self._session.request_update(
+            arrivals.answer.request_id,
+            forward=int(forward),
+            parameters=parameters,
+            wait_response=True,
+        )
+        self._answer(filled, answer)
+        return filled
+
     async def fetch(self, track, location_filter: LocationFilter, **options) -> Arrivals:
         """FETCH, to the end of its stream."""
         arrivals = Arrivals()

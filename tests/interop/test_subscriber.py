@@ -106,6 +106,42 @@ async def test_subscription_from_the_start_needs_no_fill(route, prompt, certific
 
 
 @ROUTES
+async def test_pause_and_resumption_with_a_fill_lose_nothing(route, prompt, certificate):
+    async with (
+        asyncio.timeout(PATIENCE),
+        route(prompt, certificate) as site,
+        site.publisher.publication(prompt.tokens) as publication,
+    ):
+        segment = await publication.add_segment()
+        reader = Reader(await site.session())
+        track = publication.name.track(K.format())
+        arrivals, witness = await reader.subscribe(track), await reader.subscribe(track)
+
+        await prompt.publish(segment, range(1))
+        await arrivals.signal.until(lambda: arrivals.ended == [0])
+        await reader.update(arrivals, forward=False)
+        await prompt.publish(segment, range(1, HALF))
+        # Whoever serves the subscription has everything by now.
+        await witness.signal.until(lambda: len(witness.ended) == HALF)
+        resumed = await reader.update(arrivals, forward=True, fill=LocationFilter.absolute(1, 0))
+        assert await reader.filled(resumed)
+        await prompt.publish(segment, range(HALF, LAYERS))
+        await publication.complete()
+        await reader.finished(arrivals, fills=1)
+        await reader.finished(witness, fills=0)
+
+    assert by_location(resumed.fetched) == prompt.objects(K, range(1, HALF))
+    assert by_location(witness.live) == prompt.objects(K)
+    assert by_location([*arrivals.live, *resumed.fetched]) == prompt.objects(K)
+    assert sorted(arrivals.statuses) == [
+        end_of_group(0),
+        *map(end_of_group, range(HALF, LAYERS)),
+        END_OF_TRACK,
+    ]
+    assert not resumed.markers
+
+
+@ROUTES
 async def test_large_objects_arrive_whole(route, large_prompt, certificate):
     async with (
         asyncio.timeout(PATIENCE),
