@@ -9,6 +9,7 @@ from aiomoqt.types import (
     GroupOrder,
     MOQTRequestError,
     ObjectStatus,
+    ParamType,
     RequestErrorCode,
     SubscribeDoneCode,
 )
@@ -32,6 +33,7 @@ from kvcs.client import Publisher
 from kvcs.endpoint.connect import connect
 from kvcs.kv import MANIFEST, publisher_priority
 from kvcs.kv.manifest import parse_manifest
+from kvcs.moqt.codepoints import PropertyType
 from kvcs.names import FullTrackName, TrackNamespace
 
 ROUTES = pytest.mark.parametrize("route", [listening, dialing, relayed])
@@ -226,6 +228,25 @@ async def test_fetches_bring_ranges_of_layers_and_blocks(route, prompt, certific
         prompt.objects(V), key=lambda location: (-location[0], location[1])
     )
     assert not any(it.markers for it in (layers, blocks, exact, descending))
+
+
+@ROUTES
+async def test_track_status_tells_the_largest_object_and_the_properties(route, prompt, certificate):
+    async with (
+        asyncio.timeout(PATIENCE),
+        route(prompt, certificate) as site,
+        site.publisher.publication(prompt.tokens) as publication,
+    ):
+        segment = await publication.add_segment()
+        await prompt.publish(segment, range(HALF))
+        session = await site.session()
+        track = publication.name.track(K.format())
+
+        status = await session.track_status(track.namespace.fields, track.name, wait_response=True)
+
+    assert status.parameters == {ParamType.LARGEST_OBJECT: (HALF - 1, BLOCKS)}
+    hour_ms = 3_600_000
+    assert status.track_properties == {PropertyType.MAX_CACHE_DURATION: hour_ms}
 
 
 @ROUTES
