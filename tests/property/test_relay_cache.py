@@ -32,6 +32,9 @@ class Reader:
     def needs(self, group_id):
         return not self.is_idle and group_id in self.needed
 
+    def lost(self):
+        pass
+
     def sacrifice(self, *, now):  # noqa: ARG002
         held = [group_id for group_id in self.store.groups() if self.needs(group_id)]
         return max(held, default=None)

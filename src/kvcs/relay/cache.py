@@ -45,6 +45,10 @@ class Usage(Protocol):
         """Tell whether a current subscriber or fetch has not passed this Group yet."""
         ...
 
+    def lost(self) -> None:
+        """Note that Objects were dropped."""
+        ...
+
     def sacrifice(self, *, now: float) -> int | None:
         """Name the held Group whose loss hurts least, and prepare to lose it."""
         ...
@@ -263,6 +267,7 @@ class Cache:
         freed = store.drop_all() if group_id is None else store.drop_group(group_id)
         if freed:
             self._metrics.evicted_bytes[reason] += freed
+            entry.usage.lost()
         self._count(self._publications[store.track.namespace], entry)
         self._lose(entry)
 

@@ -112,6 +112,7 @@ class Gaps:
         self._live_wait = live_wait
         self._stall_wait = stall_wait
         self._gaps: dict[_Gap, None] = {}
+        self._has_lost = False
 
     def __len__(self) -> int:
         return len(self._gaps)
@@ -132,18 +133,25 @@ class Gaps:
             for gap in tuple(self._gaps)
         )
 
-    def reconsider(self, *, now: float, rewind: bool = False) -> None:
-        """Look at all gaps again.
+    def note_loss(self) -> None:
+        """Note that Objects were dropped: what was known may no longer be."""
+        self._has_lost = True
 
-        Args:
-            now: Monotonic seconds.
-            rewind: Something that was known may no longer be.
-        """
+    def reconsider(self, *, now: float) -> None:
+        """Look at all gaps again."""
         for gap in tuple(self._gaps):
             if gap in self._gaps:
-                if rewind and gap.is_fetch:
-                    gap.position = gap.start
                 self._settle(gap, now)
+
+    def look_back(self, *, now: float) -> None:
+        """Look at all gaps again, and also whether what had arrived is still there."""
+        lifetime = self._store.lifetime
+        for gap in self._gaps:
+            has_expired = lifetime is not None and now >= gap.since + lifetime
+            if gap.is_fetch and (self._has_lost or has_expired):
+                gap.position = gap.start
+        self._has_lost = False
+        self.reconsider(now=now)
 
     def mark_unknown(self, start: int, through: int, marker: RangeMarker, *, now: float) -> None:
         """Tell deliveries that are stopped in a range that nothing can be said about it."""

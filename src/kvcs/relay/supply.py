@@ -496,7 +496,7 @@ class Supply:
     def _ring(self, now: float) -> None:
         if self._alarm is not None and now >= self._alarm:
             self._alarm = None
-            self.gaps.reconsider(now=now, rewind=True)
+            self.gaps.look_back(now=now)
             self._rearm(now)
 
 

@@ -44,6 +44,10 @@ class Track:
         """Tell whether a current subscriber or fetch has not passed this Group yet."""
         return any(delivery.needs(group_id) for delivery in self.demand.deliveries())
 
+    def lost(self) -> None:
+        """Note that Objects were dropped."""
+        self.supply.gaps.note_loss()
+
     def sacrifice(self, *, now: float) -> int | None:
         """Name the held Group whose loss hurts least, and stop fetching it.
 

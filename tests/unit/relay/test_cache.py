@@ -22,6 +22,9 @@ class Reader:
     def needs(self, group_id):
         return group_id in self.needed
 
+    def lost(self):
+        pass
+
     def sacrifice(self, *, now):  # noqa: ARG002
         return max(self.needed & set(self.store.groups()), default=None)
 
