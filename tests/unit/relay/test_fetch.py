@@ -431,3 +431,80 @@ def test_status_objects_are_not_data(world):
 
     assert len(consumer.of(request_id, ev.ObjectReceived)) == 2
     assert len(consumer.of(fetched, ev.ObjectReceived)) == 1
+
+
+def test_cold_track_with_an_unknown_mandatory_property_is_refused(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.store(properties=Properties.of((0x4000, 1)))
+    publisher.add_groups(0)
+
+    request_id = consumer.fetch(ALL)
+
+    assert consumer.rejection(request_id) is RequestErrorCode.UNSUPPORTED_EXTENSION
+
+
+def test_object_of_a_stream_that_was_reset_is_fetched(world):
+    publisher, first, second = world.publisher(), world.client(), world.client()
+    publisher.store()
+    first.subscribe()
+    publisher.add(block(0, 0))
+    (upstream,) = publisher.asked(ev.SubscribeReceived)
+    (stream_id,) = publisher.session.open_streams(upstream.request_id)
+    publisher.held = lambda action: getattr(action, "stream_id", None) == stream_id
+    publisher.add(*(block(0, object_id) for object_id in range(1, BLOCKS)))
+    publisher.waiting.clear()
+    publisher.held = None
+    publisher.send(publisher.session.reset_stream, stream_id, 0x0)
+    publisher.add(block(1, 0))
+
+    request_id = second.subscribe()
+    world.pass_time(2.0)
+
+    assert sorted(second.objects(request_id)) == [*whole(1), (1, 0)]
+
+
+def test_fetch_that_waits_is_answered_from_the_cache_when_its_publisher_vanishes(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.add_groups(0)
+    consumer.fetch(layers(0, 0))
+    publisher.silent.add(ev.FetchReceived)
+    request_id = consumer.fetch(ALL)
+    assert consumer.of(request_id) == []
+
+    publisher.lose()
+
+    assert consumer.objects(request_id) == whole(1)
+    consumer.one(request_id, ev.FetchAccepted)
+
+
+def test_update_of_a_fetch_that_waits_is_applied_when_it_is_answered(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.add_groups(0)
+    publisher.silent.add(ev.FetchReceived)
+    request_id = consumer.fetch(ALL)
+    consumer.send(consumer.session.update, request_id, Parameters(subscriber_priority=3))
+    assert consumer.of(request_id) == []
+
+    (upstream,) = publisher.asked(ev.FetchReceived)
+    publisher.responder.answer_fetch(upstream, publisher.store(), now=world.now)
+    world.settle()
+
+    consumer.one(request_id, ev.UpdateAccepted)
+    assert consumer.objects(request_id) == whole(1)
+
+
+def test_second_stalled_fetch_is_not_sent_to_the_same_publisher(make_world):
+    world = make_world(fill_timeout=5.0)
+    publisher, consumer = world.publisher(), world.client()
+    publisher.add_groups(0, 1)
+    consumer.fetch(layers(0, 0))
+    publisher.silent.add(ev.FetchReceived)
+    consumer.fetch(layers(0, 1))
+    world.pass_time(6.0)
+    asked = len(publisher.asked(ev.FetchReceived))
+
+    request_id = consumer.fetch(layers(0, 1))
+    world.pass_time(0.5)
+
+    assert len(publisher.asked(ev.FetchReceived)) == asked
+    assert consumer.objects(request_id) == whole(1)

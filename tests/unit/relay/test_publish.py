@@ -215,3 +215,28 @@ def test_overlapping_track_prefixes_are_refused_but_not_across_kinds(world):
     consumer.one(first, ev.RequestAccepted)
     consumer.one(other_kind, ev.RequestAccepted)
     assert consumer.rejection(second) is RequestErrorCode.PREFIX_OVERLAP
+
+
+def test_update_of_a_prefix_to_one_that_overlaps_is_refused(world):
+    consumer = world.client()
+    for command in (consumer.session.subscribe_tracks, consumer.session.subscribe_namespace):
+        consumer.send(command, SCOPE)
+        request_id = consumer.send(command, TrackNamespace((b"elsewhere",)))
+
+        consumer.send(
+            consumer.session.update, request_id, Parameters(track_namespace_prefix=NAMESPACE)
+        )
+
+        rejected = consumer.one(request_id, ev.UpdateRejected)
+        assert rejected.code == RequestErrorCode.PREFIX_OVERLAP
+
+
+def test_update_of_forward_applies_to_tracks_published_later(world):
+    publisher, consumer = world.client(), world.client()
+    request_id = consumer.send(consumer.session.subscribe_tracks, SCOPE)
+    consumer.send(consumer.session.update, request_id, Parameters(forward=False))
+
+    push(publisher)
+
+    (offer,) = consumer.asked(ev.PublishReceived)
+    assert offer.parameters.forward is False

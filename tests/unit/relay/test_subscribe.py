@@ -477,3 +477,76 @@ def test_finished_subscription_leaves_nothing_behind(world):
     consumer.one(request_id, ev.SubscriptionDrained)
     assert world.statistics.subscriptions == 0
     assert consumer.peer.followed() == []
+
+
+def test_update_before_the_answer_is_applied_after_it(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.store()
+    publisher.silent.add(ev.SubscribeReceived)
+    request_id = consumer.subscribe()
+    consumer.send(consumer.session.update, request_id, Parameters(subscriber_priority=3))
+
+    (upstream,) = publisher.asked(ev.SubscribeReceived)
+    publisher.responder.answer_subscribe(upstream, publisher.store(), now=world.now)
+    world.settle()
+
+    assert [type(event) for event in consumer.of(request_id)] == [
+        ev.SubscribeAccepted,
+        ev.UpdateAccepted,
+    ]
+
+
+def test_subscriber_that_leaves_before_the_answer_is_forgotten(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.store()
+    publisher.silent.add(ev.SubscribeReceived)
+    request_id = consumer.subscribe()
+    (upstream,) = publisher.asked(ev.SubscribeReceived)
+
+    consumer.send(consumer.session.cancel, request_id)
+    world.pass_time(6.0)
+
+    publisher.one(upstream.request_id, ev.RequestCancelled)
+    assert consumer.peer.followed() == []
+
+
+def test_publisher_that_revokes_a_subscription_ends_it_downstream(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.store()
+    request_id = consumer.subscribe()
+    publisher.add_groups(0)
+    (upstream,) = publisher.asked(ev.SubscribeReceived)
+
+    publisher.send(publisher.session.revoke, upstream.request_id)
+
+    done = consumer.one(request_id, ev.PublishDoneReceived)
+    assert done.status_code == PublishDoneCode.INTERNAL_ERROR
+    assert consumer.objects(request_id) == whole(1)
+
+
+def test_state_notification_of_a_publisher_moves_the_largest_object(world):
+    publisher, consumer, other = world.publisher(), world.client(), world.client()
+    publisher.store()
+    consumer.subscribe()
+    (upstream,) = publisher.asked(ev.SubscribeReceived)
+
+    publisher.send(
+        publisher.session.notify_state,
+        upstream.request_id,
+        Parameters(largest_object=Location(7, 0)),
+    )
+    request_id = other.subscribe(Parameters(location_filter=NEXT))
+
+    accepted = other.one(request_id, ev.SubscribeAccepted)
+    assert accepted.parameters.largest_object == Location(7, 0)
+
+
+def test_publisher_lost_before_its_answer_is_no_publisher(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.silent.add(ev.SubscribeReceived)
+    publisher.store()
+    request_id = consumer.subscribe()
+
+    publisher.lose()
+
+    assert consumer.rejection(request_id) is RequestErrorCode.DOES_NOT_EXIST
