@@ -104,11 +104,16 @@ class Discovery:
 
     async def _ask(self, probe: "_Probe", limit: asyncio.Semaphore) -> None:
         async with limit:
-            request_id = self._connection.subscribe_namespace(
-                probe.prefix,
-                Parameters(authorization_tokens=self._config.authorization),
-                probe.receive,
-            )
+            try:
+                request_id = self._connection.subscribe_namespace(
+                    probe.prefix,
+                    Parameters(authorization_tokens=self._config.authorization),
+                    probe.receive,
+                )
+            except KvcsError as error:
+                # The session is over; an error in the group would come out as a group.
+                probe.fail(error)
+                return
             try:
                 await self._signal.until(lambda: probe.is_answered)
                 await self._signal.until(
@@ -160,11 +165,11 @@ class _Probe:
             case RequestAccepted():
                 self.is_answered = True
             case events.RequestRejected(code=code, reason=reason, retry_after=retry_after):
-                self._fail(RequestRejected(code, reason, retry_after=retry_after))
+                self.fail(RequestRejected(code, reason, retry_after=retry_after))
             case RequestCancelled(code=code):
-                self._fail(RequestRejected(0, f"the search was ended with code {code:#x}"))
+                self.fail(RequestRejected(0, f"the search was ended with code {code:#x}"))
             case SessionClosed(error=error):
-                self._fail(error)
+                self.fail(error)
             case _:
                 return
         self._signal.set()
@@ -186,6 +191,8 @@ class _Probe:
         namespace = self.prefix.joined(suffix)
         self.found = [name for name in self.found if name.namespace() != namespace]
 
-    def _fail(self, error: KvcsError) -> None:
+    def fail(self, error: KvcsError) -> None:
+        """Note that nothing more can be found."""
         self.error = error
         self.is_answered = self.is_settled = True
+        self._signal.set()

@@ -5,6 +5,7 @@ keeps everything else as plain state, so that whoever drives it can wait for a c
 that state with the shared `Signal`.
 """
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Protocol, Self
 
@@ -96,7 +97,7 @@ class Request:
     ) -> Self:
         """Send SUBSCRIBE."""
         request = cls(connection, signal, receiver)
-        request._request_id = connection.subscribe(track, parameters, request.receive)
+        request._send(lambda: connection.subscribe(track, parameters, request.receive))
         return request
 
     @classmethod
@@ -112,8 +113,18 @@ class Request:
         """Send FETCH."""
         request = cls(connection, signal, receiver)
         request._is_fetch = True
-        request._request_id = connection.fetch(track, parameters, request.receive)
+        request._send(lambda: connection.fetch(track, parameters, request.receive))
         return request
+
+    def _send(self, send: Callable[[], RequestId]) -> None:
+        """Send the request; on a session that is over it ends as those before it did."""
+        try:
+            self._request_id = send()
+        except KvcsError as error:
+            if not self._connection.closed:
+                raise
+            self.error = error
+            self._is_ended = True
 
     @property
     def is_answered(self) -> bool:

@@ -1,14 +1,15 @@
 """Requests of ours on a connection, and who follows which request.
 
 The methods named like messages send the message and wake the connection; `Requester.answer`
-awaits the answer. Everything else that concerns a request arrives at its listener.
+awaits the answer. Everything else that concerns a request arrives at its listener. On a session
+that is over they raise the error that ended it.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine
 
 from kvcs.endpoint.answers import Answer, Answers, wait_for
-from kvcs.errors import KvcsError
+from kvcs.errors import ConnectionLost, KvcsError
 from kvcs.moqt.session.actions import RequestId
 from kvcs.moqt.session.events import Event
 from kvcs.moqt.session.session import Session
@@ -44,6 +45,17 @@ class Requester:
     def wake(self) -> None:
         """Note that the session or the outbox has something to send."""
         raise NotImplementedError
+
+    @property
+    def _open(self) -> Session:
+        """The session, for a command that needs a living one.
+
+        Raises:
+            KvcsError: The session ended, with this error.
+        """
+        if self.session.is_closed:
+            raise self._error or ConnectionLost(0, "the session is over")
+        return self.session
 
     def on_request(self, request_id: RequestId, listener: Listener) -> None:
         """Give all events of a request to `listener`, and the end of the session too.
@@ -99,7 +111,7 @@ class Requester:
         listener: Listener | None = None,
     ) -> RequestId:
         """Send SUBSCRIBE."""
-        return self._sent(self.session.subscribe(track, parameters, now=self.now), listener)
+        return self._sent(self._open.subscribe(track, parameters, now=self.now), listener)
 
     def fetch(
         self,
@@ -108,7 +120,7 @@ class Requester:
         listener: Listener | None = None,
     ) -> RequestId:
         """Send FETCH."""
-        return self._sent(self.session.fetch(track, parameters, now=self.now), listener)
+        return self._sent(self._open.fetch(track, parameters, now=self.now), listener)
 
     def track_status(
         self,
@@ -117,7 +129,7 @@ class Requester:
         listener: Listener | None = None,
     ) -> RequestId:
         """Send TRACK_STATUS."""
-        return self._sent(self.session.track_status(track, parameters, now=self.now), listener)
+        return self._sent(self._open.track_status(track, parameters, now=self.now), listener)
 
     def publish(
         self,
@@ -128,7 +140,7 @@ class Requester:
         properties: Properties = EMPTY_PROPERTIES,
     ) -> RequestId:
         """Send PUBLISH."""
-        request_id = self.session.publish(track, parameters, properties=properties, now=self.now)
+        request_id = self._open.publish(track, parameters, properties=properties, now=self.now)
         return self._sent(request_id, listener)
 
     def publish_namespace(
@@ -138,7 +150,7 @@ class Requester:
         listener: Listener | None = None,
     ) -> RequestId:
         """Send PUBLISH_NAMESPACE."""
-        request_id = self.session.publish_namespace(namespace, parameters, now=self.now)
+        request_id = self._open.publish_namespace(namespace, parameters, now=self.now)
         return self._sent(request_id, listener)
 
     def subscribe_namespace(
@@ -148,7 +160,7 @@ class Requester:
         listener: Listener | None = None,
     ) -> RequestId:
         """Send SUBSCRIBE_NAMESPACE."""
-        request_id = self.session.subscribe_namespace(prefix, parameters, now=self.now)
+        request_id = self._open.subscribe_namespace(prefix, parameters, now=self.now)
         return self._sent(request_id, listener)
 
     def subscribe_tracks(
@@ -158,12 +170,12 @@ class Requester:
         listener: Listener | None = None,
     ) -> RequestId:
         """Send SUBSCRIBE_TRACKS."""
-        request_id = self.session.subscribe_tracks(prefix, parameters, now=self.now)
+        request_id = self._open.subscribe_tracks(prefix, parameters, now=self.now)
         return self._sent(request_id, listener)
 
     def update(self, request_id: RequestId, parameters: Parameters) -> RequestId:
         """Send REQUEST_UPDATE; return the update's own id, for `answer`."""
-        update_id = self.session.update(request_id, parameters, now=self.now)
+        update_id = self._open.update(request_id, parameters, now=self.now)
         self._answers.note_update(update_id, request_id)
         self.wake()
         return update_id

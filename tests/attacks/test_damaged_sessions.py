@@ -1,0 +1,122 @@
+"""Real sessions whose bytes are damaged at random: only they suffer.
+
+A relay, an honest publisher and an honest consumer work beside one session that is damaged on
+its way: of a consumer or of a publisher, in what it says or in what it hears. The honest
+ones get every byte; the damaged one ends with what is genuine, a verdict or an error.
+"""
+
+import asyncio
+import logging
+import random
+
+import pytest
+from tests.attacks.liar import (
+    BLOCK_TOKENS,
+    DESCRIPTOR,
+    LAYERS,
+    SCOPE_KEY,
+    TLS,
+    TOKENS,
+    URL,
+    is_genuine,
+    tensor,
+)
+from tests.attacks.tampering import Damage, TamperedNetwork
+
+from kvcs.client import Consumer, Publisher, PublisherConfig
+from kvcs.endpoint.connect import connect
+from kvcs.errors import KvcsError
+from kvcs.kv import Component
+from kvcs.relay import Relay, RelayConfig, allow_all
+from kvcs.testing import LinkProfile, MemoryNetwork, run
+
+PART, PARTS = 10, 12
+
+
+async def publish(network, pace, *, tokens=TOKENS, name=0, linger=30.0):
+    config = PublisherConfig(announce_timeout=5.0, send_timeout=5.0, push=bool(name % 2))
+    async with connect(URL, transport=network) as connection:
+        publisher = Publisher(
+            connection,
+            scope_key=SCOPE_KEY,
+            descriptor=DESCRIPTOR,
+            config=config,
+            random_bytes=name.to_bytes,
+        )
+        async with publisher.publication(tokens) as publication:
+            segment = await publication.add_segment(len(tokens) // BLOCK_TOKENS)
+            for layer_index in range(LAYERS):
+                await asyncio.sleep(pace)
+                k, v = (tensor(part, layer_index) for part in (Component.K, Component.V))
+                await segment.publish_layer(layer_index, k, v)
+            await publication.complete()
+            await asyncio.sleep(linger)
+
+
+async def consume(network, *, after=0.0):
+    """Retrieve the publication; return whether every layer came."""
+    await asyncio.sleep(after)
+    layers = 0
+    async with connect(URL, transport=network) as connection:
+        consumer = Consumer(connection, scope_key=SCOPE_KEY, descriptor=DESCRIPTOR)
+        found = await consumer.discover(TOKENS)
+        if not found:
+            return False
+        async with consumer.retrieve(found[0], timeout=20.0) as retrieval:
+            async for layer in retrieval:
+                assert is_genuine(layer), f"wrong bytes in layer {layer.layer_index}"
+                layers += 1
+    return layers == LAYERS and retrieval.verdict.complete
+
+
+async def suffer(work):
+    """Run the damaged one to its end; only errors on purpose may come of it."""
+    try:
+        async with asyncio.timeout(150):
+            await work
+    except KvcsError:
+        pass
+
+
+async def scenario(seed):
+    chance = random.Random(seed)
+    profile = LinkProfile(delay=0.005, reorder=chance.choice([0.0, 0.02]), bandwidth=2_000_000)
+    network = MemoryNetwork(seed, profile)
+    damage = Damage(chance, rate=chance.choice([0.02, 0.1, 0.5]))
+    damage.outgoing = chance.random() < 0.6
+    damage.incoming = not damage.outgoing or chance.random() < 0.3
+    tampered = TamperedNetwork(network, damage)
+    config = RelayConfig(tls=TLS, authorize=allow_all)
+    async with Relay(config, transport=network) as relay, asyncio.TaskGroup() as group:
+        publisher = group.create_task(publish(network, 0.05))
+        if chance.random() < 0.5:
+            victim = consume(tampered, after=chance.uniform(0.0, 0.4))
+        else:
+            other = [token + 1 for token in TOKENS]
+            victim = publish(tampered, 0.03, tokens=other, name=1 + chance.randrange(2), linger=1.0)
+        suffering = group.create_task(suffer(victim))
+        honest = [group.create_task(consume(network, after=after)) for after in (0.1, 0.2, 1.0)]
+        wholes = [await task for task in honest]
+        await suffering
+        publisher.cancel()
+        await asyncio.wait([publisher])
+    statistics = relay.statistics()
+    assert (statistics.sessions, statistics.subscriptions, statistics.fetches) == (0, 0, 0)
+    return wholes
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_only_the_damaged_session_suffers(part):
+    for seed in range(part * PART, (part + 1) * PART):
+        assert run(scenario(seed), seed=seed) == [True] * 3, f"seed {seed}"
+
+
+def test_damage_leaves_one_line_in_the_log(caplog):
+    """The relay says why it closed the session, once, without a traceback."""
+    for seed in range(10):
+        caplog.clear()
+        with caplog.at_level(logging.INFO, logger="kvcs"):
+            run(scenario(seed), seed=seed)
+        of_sessions = [record for record in caplog.records if record.name == "kvcs.endpoint"]
+        told = [record for record in of_sessions if "PROTOCOL_VIOLATION" in record.getMessage()]
+        assert len(told) <= 2  # one at each end
