@@ -149,6 +149,7 @@ class Supply:
         self.subscriptions.append(subscription)
         subscription.resume(now=now)
         self._host.metrics.upstream_subscriptions += 1
+        self._watch_join_group(subscription, now)
         self._look_again(now)
 
     def unsubscribe(self, *, now: float) -> None:

@@ -240,3 +240,18 @@ def test_update_of_forward_applies_to_tracks_published_later(world):
 
     (offer,) = consumer.asked(ev.PublishReceived)
     assert offer.parameters.forward is False
+
+
+def test_track_pushed_from_its_middle_is_complete_once_the_beginning_was_fetched(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.add_groups(0, 1)
+    push(publisher)
+    publisher.add_groups(2)
+    publisher.end_track(3)
+    consumer.fetch(LocationFilter.absolute_start(0, 0))
+    world.pass_time(2.0)
+    publisher.lose()
+
+    request_id = consumer.send(consumer.session.subscribe_namespace, SCOPE)
+
+    assert len(consumer.of(request_id, ev.NamespaceReceived)) == 1
