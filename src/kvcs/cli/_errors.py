@@ -110,6 +110,7 @@ _HINTS: Final[dict[type[KvcsError], str]] = {
     NotFound: "Check the scope key and the tokens, or wait until the publisher has started.",
     RequestTimedOut: TIMEOUT_HINT,
     ConnectFailed: "Check that a relay runs there (kvcs relay run), and its certificate (--ca).",
+    TransportError: "Check the address, the port and the certificate.",
     ConnectionLost: "Check the other side's log, then try again.",
     ProtocolError: "The other side may speak another draft; kvcs speaks MOQT draft 22.",
     KeyMismatch: "Compare the scope key and the descriptor (kvcs inspect).",

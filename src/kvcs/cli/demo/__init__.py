@@ -20,6 +20,7 @@ from kvcs.cli.demo.board import Board
 from kvcs.cli.demo.material import ENGINE_CHOICES, FILE, default_engine
 from kvcs.cli.demo.portion import Portion
 from kvcs.cli.demo.scenario import DemoConfig, DemoResult, Scenario
+from kvcs.engines.file import SAMPLE_CACHE, load_cache
 from kvcs.engines.registry import missing_packages
 from kvcs.errors import ConfigError
 
@@ -41,7 +42,7 @@ __all__ = ("demo",)
 @option(
     "--kill-relay", is_flag=True, help="Kill the relay in the middle of a consumer's forward pass."
 )
-@option("--timeout", type=DURATION, default="120s", help="Whole time allowed.")
+@option("--timeout", type=DURATION, default="5m", help="Whole time allowed.")
 @pass_output
 def demo(output: Output, **settings: Any) -> int:
     """Publish a real KV cache through a relay to three consumers, on this machine.
@@ -74,8 +75,9 @@ def _configure(output: Output, settings: dict[str, Any]) -> DemoConfig:
             )
     if engine == FILE and settings["kill_relay"]:
         raise ConfigError("--kill-relay", "an engine that can compute what is lost", FILE)
-    missing = () if engine == FILE else missing_packages(engine, settings["model"])
-    if missing:
+    if engine == FILE:
+        load_cache(settings["model"] or SAMPLE_CACHE)
+    elif missing := missing_packages(engine, settings["model"]):
         expected = f"an engine that is installed; {engine} lacks {', '.join(missing)}"
         raise ConfigError("--engine", expected)
     return DemoConfig(engine=engine, **settings)
@@ -108,7 +110,7 @@ def _show(output: Output, config: DemoConfig, result: DemoResult) -> None:
 
 
 def _arrival_table(portions: list[Portion]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
+    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
     table.add_column("consumer")
     for title in ("layers", "blocks", "bytes", "first layer", "last layer", "verified", "rejected"):
         table.add_column(title, justify="right")

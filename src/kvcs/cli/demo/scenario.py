@@ -57,7 +57,7 @@ class DemoConfig:
     engine: str
     model: Path | None = None
     kill_relay: bool = False
-    timeout: float = 120.0
+    timeout: float = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +192,7 @@ class Scenario:
         ready = self._ready
         assert ready is not None
         portion, node = await self._start_consumer(
-            "after the end",
+            "after exit",
             prompt=ready,
             layers=max(1, Descriptor.decode(ready.descriptor.encode()).layers // 2),
             blocks=max(1, ready.blocks // 2),

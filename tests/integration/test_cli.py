@@ -1,0 +1,342 @@
+"""The command line against a real relay: one process for it, one for the publisher."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+
+import kvcs.cli
+from kvcs.engines.file import SAMPLE_CACHE, load_cache
+
+pytestmark = pytest.mark.timeout(120)
+
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("KVCS_")}
+
+
+@contextmanager
+def process(*arguments):
+    """A kvcs process that does not outlive the block."""
+    command = [sys.executable, "-m", "kvcs", *map(str, arguments)]
+    child = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    with child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def first_line(child):
+    """Return the JSON of its first line of output."""
+    line = child.stdout.readline()
+    assert line, child.stderr.read()
+    return json.loads(line)
+
+
+def end(child, number=signal.SIGTERM):
+    """Ask a process to end; return its exit code and the rest of its output."""
+    child.send_signal(number)
+    out, err = child.communicate(timeout=30)
+    assert "Traceback" not in err
+    return child.returncode, out
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A directory with scope keys."""
+    directory = tmp_path_factory.mktemp("cli")
+    (directory / "scope.key").write_text("5c" * 32)
+    (directory / "other.key").write_text("0e" * 32)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def relay(place):
+    arguments = ("relay", "run", "--port", 0, "--dev-cert", place / "certificate", "--json")
+    with process(*arguments) as child:
+        yield first_line(child)
+
+
+@pytest.fixture(scope="module")
+def member(place, relay):
+    """What a member of the scope tells every command."""
+    return ("--scope-key-file", place / "scope.key", "--ca", relay["ca"], "--timeout", "30s")
+
+
+@pytest.fixture(scope="module")
+def publication(relay, member):
+    arguments = ("publish", SAMPLE_CACHE, "--url", relay["url"], *member, "--json")
+    with process(*arguments) as child:
+        shown = first_line(child)
+        child.stderr.readline()  # published all layers
+        yield shown
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Run a command in this process; return its exit code, standard output and error."""
+    for name in os.environ:
+        if name.startswith("KVCS_"):
+            monkeypatch.delenv(name)
+
+    def call(*arguments):
+        code = kvcs.cli._run([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return int(code), captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def sample():
+    return load_cache(SAMPLE_CACHE)
+
+
+@pytest.mark.usefixtures("publication")
+def test_whole_cache_arrives_as_the_same_file(run, relay, member, tmp_path):
+    out = tmp_path / "out.safetensors"
+
+    code, shown, err = run("fetch", relay["url"], "--like", SAMPLE_CACHE, *member, "-o", out)
+
+    assert code == 0, err
+    assert out.read_bytes() == SAMPLE_CACHE.read_bytes()
+    assert "layers 0-29, 4 blocks" in shown
+    assert list(tmp_path.iterdir()) == [out]
+
+
+@pytest.mark.usefixtures("publication")
+def test_some_layers_and_blocks_arrive_alone(run, relay, member, sample, tmp_path):
+    out = tmp_path / "part.safetensors"
+    wanted = ("--layers", "0-14", "--blocks", 2, "-o", out, "--json")
+
+    code, shown, err = run("fetch", relay["url"], "--like", SAMPLE_CACHE, *member, *wanted)
+
+    assert code == 0, err
+    part, result = load_cache(out, partial=True), json.loads(shown)
+    assert sorted(part.layers) == list(range(15))
+    assert part.tokens == sample.tokens[:128]
+    for layer_index, (k, v) in part.layers.items():
+        assert k == sample.layers[layer_index].k[: k.nbytes]
+        assert v == sample.layers[layer_index].v[: v.nbytes]
+    assert (result["complete"], result["objects_verified"], result["objects_excess"]) == (
+        True,
+        60,
+        0,
+    )
+    assert result["layers"] == "0-14"
+
+
+@pytest.mark.usefixtures("publication")
+def test_prompt_can_be_given_as_tokens_and_descriptor(run, relay, member, sample, tmp_path):
+    (tmp_path / "tokens").write_text(json.dumps(sample.tokens))
+    (tmp_path / "compat").write_bytes(sample.descriptor.canonical())
+    out = tmp_path / "out.safetensors"
+    prompt = ("--tokens", tmp_path / "tokens", "--compat", tmp_path / "compat")
+
+    code, _, err = run("fetch", relay["url"], *prompt, *member, "-o", out)
+
+    assert code == 0, err
+    assert out.read_bytes() == SAMPLE_CACHE.read_bytes()
+
+
+def test_exact_publication_is_verified_without_its_tokens(run, member, publication):
+    code, shown, err = run("fetch", publication["url"], *member, "--layers", 3, "--json")
+
+    assert code == 0, err
+    assert json.loads(shown)["publication"] == publication["publication"]
+    assert json.loads(shown)["objects_verified"] == 8
+
+
+def test_exact_publication_is_written_with_tokens_alone(run, member, publication, sample, tmp_path):
+    (tmp_path / "tokens").write_text(json.dumps(sample.tokens))
+    out = tmp_path / "out.safetensors"
+
+    code, _, err = run(
+        "fetch", publication["url"], "--tokens", tmp_path / "tokens", *member, "-o", out
+    )
+
+    assert code == 0, err
+    assert out.read_bytes() == SAMPLE_CACHE.read_bytes()
+
+
+def test_exact_publication_of_other_tokens_is_not_written(
+    run, member, publication, sample, tmp_path
+):
+    (tmp_path / "tokens").write_text(json.dumps([7, *sample.tokens[1:]]))
+    out = tmp_path / "out.safetensors"
+
+    code, _, err = run(
+        "fetch", publication["url"], "--tokens", tmp_path / "tokens", *member, "-o", out
+    )
+
+    assert code == 7
+    assert len(err.splitlines()) == 2
+    assert not out.exists()
+
+
+def test_relay_shows_the_publications_of_the_scope(run, relay, member, publication):
+    code, shown, err = run("inspect", relay["url"], *member, "--json")
+
+    assert code == 0, err
+    (found,) = json.loads(shown)["publications"]
+    assert found["namespace"] == publication["publication"]
+    assert (found["layers"], found["blocks"], found["complete"]) == (30, 4, True)
+    assert found["segments"][0]["tracks"] == ["k.raw.s0", "v.raw.s0"]
+    assert "5c" * 32 not in shown + err
+
+
+def test_relay_shows_the_publication_that_a_url_names(run, member, publication):
+    code, shown, err = run("inspect", publication["url"], *member)
+
+    assert code == 0, err
+    assert "complete, 30 layers, 4 blocks of 64 tokens, bfloat16" in shown
+
+
+@pytest.mark.parametrize("command", ["fetch", "inspect"])
+@pytest.mark.usefixtures("publication")
+def test_other_scope_finds_nothing(run, relay, place, tmp_path, command):
+    out = tmp_path / "out.safetensors"
+    options = ("--scope-key-file", place / "other.key", "--ca", relay["ca"])
+    wanted = ("--like", SAMPLE_CACHE, "-o", out) if command == "fetch" else ()
+
+    code, shown, err = run(command, relay["url"], *options, *wanted)
+
+    assert code == 3
+    assert shown == ""
+    assert len(err.splitlines()) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unknown_publication_is_not_found(run, relay, member, publication):
+    unknown = publication["publication"].rpartition("-")[0] + "-" + ".00" * 16
+
+    code, _, err = run("fetch", f"{relay['url']}#kvcs:{unknown}", *member)
+
+    assert code == 3
+    assert len(err.splitlines()) == 2
+
+
+@pytest.mark.parametrize("command", ["fetch", "publish"])
+def test_unreachable_relay_is_said_so(run, member, tmp_path, command):
+    url = "moqt://127.0.0.1:9/"
+    arguments = (
+        ("fetch", url, "--like", SAMPLE_CACHE, "-o", tmp_path / "out")
+        if command == "fetch"
+        else ("publish", SAMPLE_CACHE, "--url", url)
+    )
+
+    code, _, err = run(*arguments, *member[:-1], "500ms", "-q")
+
+    assert code == 5
+    assert len(err.splitlines()) == 2
+    assert "127.0.0.1:9" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("publication")
+def test_relay_with_another_authority_is_not_trusted(run, relay, place):
+    authority = publication_authority(place)
+
+    code, _, err = run(
+        "inspect", relay["url"], "--scope-key-file", place / "scope.key", "--ca", authority
+    )
+
+    assert code == 5
+    assert len(err.splitlines()) == 2
+
+
+def publication_authority(place):
+    """Return the certificate authority of somebody else."""
+    from kvcs.endpoint.certificate import create_dev_certificate  # noqa: PLC0415
+
+    return create_dev_certificate(place / "elsewhere").ca_file
+
+
+@pytest.mark.usefixtures("publication")
+def test_file_that_cannot_be_written_leaves_nothing(run, relay, member, tmp_path):
+    out = tmp_path / "missing" / "out.safetensors"
+
+    code, shown, err = run("fetch", relay["url"], "--like", SAMPLE_CACHE, *member, "-o", out)
+
+    assert code == 7
+    assert "cannot be written" in err
+    assert shown == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_pushed_publication_outlives_its_publisher(run, relay, member, tmp_path):
+    key = tmp_path / "own.key"
+    key.write_text("77" * 32)
+    options = ("--scope-key-file", key, *member[2:])
+
+    with process(
+        "publish", SAMPLE_CACHE, "--url", relay["url"], *options, "--push", "--exit-when-delivered"
+    ) as publisher:
+        _, err = publisher.communicate(timeout=60)
+    code, _, fetch_err = run(
+        "fetch", relay["url"], "--like", SAMPLE_CACHE, *options, "-o", tmp_path / "out"
+    )
+
+    assert publisher.returncode == 0, err
+    assert code == 0, fetch_err
+    assert (tmp_path / "out").read_bytes() == SAMPLE_CACHE.read_bytes()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_publisher_withdraws_and_ends_well(run, relay, member, tmp_path, number):
+    key = tmp_path / "own.key"
+    key.write_text(f"{number:02x}" * 32)
+    options = ("--scope-key-file", key, *member[2:])
+
+    with process("publish", SAMPLE_CACHE, "--url", relay["url"], *options, "--json") as publisher:
+        first_line(publisher)
+        publisher.stderr.readline()  # published all layers
+        code, _ = end(publisher, number)
+    found, _, _ = run("inspect", relay["url"], *options)
+
+    assert code == 0
+    assert found == 3
+
+
+def test_publisher_leaves_after_its_linger(relay, member, tmp_path):
+    key = tmp_path / "own.key"
+    key.write_text("99" * 32)
+    options = ("--scope-key-file", key, *member[2:], "--linger", "10ms")
+
+    with process("publish", SAMPLE_CACHE, "--url", relay["url"], *options) as publisher:
+        _, err = publisher.communicate(timeout=60)
+
+    assert publisher.returncode == 0, err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_relay_ends_well_and_says_what_it_did(place, number):
+    arguments = ("relay", "run", "--port", 0, "--dev-cert", place / "certificate", "--json")
+    with process(*arguments) as child:
+        shown = first_line(child)
+        code, out = end(child, number)
+
+    assert code == 0
+    assert shown["event"] == "listening"
+    assert shown["url"].startswith("moqt://127.0.0.1:")
+    last = json.loads(out)
+    assert last["event"] == "stopped"
+    assert last["statistics"]["sessions_opened"] == 0
+
+
+def test_relay_says_that_its_port_is_taken(run, relay, place):
+    port = relay["url"].rstrip("/").rpartition(":")[2]
+
+    code, _, err = run("relay", "run", "--port", port, "--dev-cert", place / "certificate")
+
+    assert code == 5
+    assert len(err.splitlines()) == 2

@@ -1,0 +1,204 @@
+"""``kvcs demo`` as a person runs it: real processes, real QUIC, a real model where there is one."""
+
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kvcs.engines.file import SAMPLE_CACHE
+from kvcs.engines.registry import missing_packages
+
+pytestmark = pytest.mark.timeout(360)
+
+CONSUMER_KEYS = {
+    "name",
+    "objects_verified",
+    "objects_rejected",
+    "objects_missing",
+    "objects_duplicate",
+    "objects_excess",
+    "bytes",
+    "first_layer_s",
+    "last_layer_s",
+}
+MARK = "KVCS_TEST_MARK"
+
+
+def marked_processes(mark):
+    """Return the processes that have `mark` in their environment."""
+    found = []
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"{MARK}={mark}".encode() in environment.read_bytes():
+                found.append(int(environment.parent.name))
+        except OSError:  # it has ended, or is somebody else's
+            continue
+    return found
+
+
+@contextmanager
+def demo(*arguments, mark="demo"):
+    """A demo; afterwards no process of it may be left."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "kvcs", "demo", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, MARK: mark},
+    )
+    with child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def perform(*arguments):
+    """Run a demo to its end; return its exit code, standard output and standard error."""
+    with demo(*arguments, mark=f"perform-{os.getpid()}") as child:
+        out, err = child.communicate(timeout=300)
+    assert marked_processes(f"perform-{os.getpid()}") == []
+    return child.returncode, out, err
+
+
+def check_whole(result, *, layers, blocks):
+    """Check the JSON of a demo in which nothing was lost."""
+    assert result.keys() == {"consumers", "relay", "equal"}
+    assert result["relay"].keys() == {"bytes_in", "bytes_out", "upstream_subscriptions"}
+    assert result["relay"]["upstream_subscriptions"] == 3  # the manifest, k and v
+    assert result["equal"] is True
+    live, joined, late = result["consumers"]
+    for consumer in result["consumers"]:
+        assert consumer.keys() == CONSUMER_KEYS
+        for count in ("rejected", "missing", "duplicate", "excess"):
+            assert consumer[f"objects_{count}"] == 0
+        assert 0 < consumer["first_layer_s"] <= consumer["last_layer_s"]
+    for consumer in (live, joined):
+        assert consumer["objects_verified"] == 2 * layers * blocks
+        assert result["relay"]["bytes_in"] >= consumer["bytes"]
+    assert late["objects_verified"] == 2 * (layers // 2) * (blocks // 2)
+    assert result["relay"]["bytes_out"] >= sum(c["bytes"] for c in result["consumers"])
+
+
+def test_file_goes_to_three_consumers_and_every_byte_is_the_same():
+    code, out, err = perform("--engine", "file", "--json")
+
+    assert code == 0, err
+    assert len(out.splitlines()) == 1
+    check_whole(json.loads(out), layers=30, blocks=4)
+
+
+def test_people_see_the_steps_and_a_table():
+    code, out, err = perform("--engine", "file")
+
+    assert code == 0, err
+    assert re.search(r"mid-join is there; [1-9]\d* layers are listed", err)
+    assert "the publisher has left" in err
+    assert "live" in out
+    assert "every byte and every token is the same" in out
+    assert "Traceback" not in err
+
+
+def test_damaged_file_is_one_sentence(tmp_path):
+    path = tmp_path / "bad.safetensors"
+    path.write_bytes(SAMPLE_CACHE.read_bytes()[:10_000])
+
+    code, out, err = perform("--engine", "file", "--model", str(path), "--json")
+
+    assert code == 7
+    assert out == ""
+    assert len(err.splitlines()) == 2
+
+
+def test_demo_that_takes_too_long_ends_in_time():
+    code, out, err = perform("--engine", "file", "--timeout", "300ms", "--json")
+
+    assert code == 124
+    assert out == ""
+    assert "did not end within 0.3 s" in err
+
+
+def wait_until(condition):
+    """Look until something outside this process is so, in bounded time."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_process_outlives_an_interrupted_demo(number):
+    mark = f"interrupted-{os.getpid()}-{number}"
+    with demo("--engine", "file", mark=mark) as child:
+        child.stderr.readline()  # the relay runs
+        wait_until(lambda: len(marked_processes(mark)) > 2)
+        child.send_signal(number)
+        child.communicate(timeout=30)
+
+    assert child.returncode == (-number if number == signal.SIGKILL else 130)
+    wait_until(lambda: not marked_processes(mark))
+
+
+needs_model = pytest.mark.skipif(
+    bool(missing_packages("reference")), reason="the dependency group light is not installed"
+)
+
+
+@pytest.mark.light
+@needs_model
+def test_reference_model_decodes_the_same_tokens_from_what_it_received():
+    code, out, err = perform("--engine", "reference", "--json")
+
+    assert code == 0, err
+    check_whole(json.loads(out), layers=30, blocks=8)
+
+
+def check_killed(result):
+    """Check the JSON of a demo whose relay was killed."""
+    (live,) = result["consumers"]
+    assert result["equal"] is True
+    assert live.keys() == CONSUMER_KEYS
+    assert live["objects_missing"] > 0
+    assert live["objects_rejected"] == 0
+    assert live["objects_verified"] + live["objects_missing"] == 480
+
+
+@pytest.mark.light
+@needs_model
+def test_reference_model_recomputes_the_same_tokens_when_the_relay_is_killed():
+    code, out, err = perform("--engine", "reference", "--kill-relay", "--json")
+
+    assert code == 0, err
+    check_killed(json.loads(out))
+
+
+needs_transformers = pytest.mark.skipif(
+    importlib.util.find_spec("transformers") is None,
+    reason="the dependency group engines is not installed",
+)
+
+
+@pytest.mark.engines
+@needs_transformers
+def test_transformers_decodes_the_same_tokens_from_what_it_received():
+    code, out, err = perform("--engine", "transformers", "--json")
+
+    assert code == 0, err
+    check_whole(json.loads(out), layers=30, blocks=8)
+
+
+@pytest.mark.engines
+@needs_transformers
+def test_transformers_recomputes_the_same_tokens_when_the_relay_is_killed():
+    code, out, err = perform("--engine", "transformers", "--kill-relay", "--json")
+
+    assert code == 0, err
+    check_killed(json.loads(out))
