@@ -15,7 +15,7 @@ import click
 from kvcs.cli._errors import TIMEOUT_HINT, ExitCode, exit_code, first_cause, hint
 from kvcs.errors import KvcsError
 
-__all__ = ("main",)
+__all__ = ("main", "root")
 
 _COMMANDS: Final = {
     "demo": ("kvcs.cli.demo", "demo"),
@@ -43,7 +43,7 @@ class _LazyGroup(click.Group):
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-def _kvcs() -> None:
+def root() -> None:
     """Publish the KV cache of a language model once, and take it anywhere.
 
     \b
@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _run(arguments: list[str] | None) -> int:
     try:
-        result = _kvcs.main(args=arguments, prog_name="kvcs", standalone_mode=False)
+        result = root.main(args=arguments, prog_name="kvcs", standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()

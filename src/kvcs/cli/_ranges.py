@@ -40,6 +40,8 @@ def format_layers(layers: Sequence[int]) -> str:
 
 
 class _Layers(click.ParamType[Any]):
+    """Layer ranges."""
+
     name = "layers"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:

@@ -52,6 +52,8 @@ def _parse(text: str, units: Mapping[str, int | str], examples: str) -> Decimal:
 
 
 class _Quantity(click.ParamType[Any]):
+    """A number with a unit."""
+
     def __init__(self, name: str, parse: Any) -> None:
         self.name = name
         self._parse = parse

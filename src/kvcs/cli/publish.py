@@ -66,7 +66,7 @@ class _Settings:
 def publish(output: Output, file: Path, **settings: Any) -> int:
     """Publish the KV cache in FILE, layer by layer.
 
-    Prints the publication's URL. --timeout bounds connecting and announcing.
+    Prints the URL of the publication.
 
     \b
     Examples:

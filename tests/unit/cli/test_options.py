@@ -178,9 +178,9 @@ def test_connection_options_are_the_same_everywhere():
 
 
 def test_all_commands_are_listed():
-    context = click.Context(kvcs.cli._kvcs)
+    context = click.Context(kvcs.cli.root)
 
-    names = kvcs.cli._kvcs.list_commands(context)
+    names = kvcs.cli.root.list_commands(context)
 
     assert names == ["demo", "relay", "publish", "fetch", "inspect", "scope", "version"]
     assert "demo-node" not in names

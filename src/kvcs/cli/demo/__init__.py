@@ -40,7 +40,9 @@ __all__ = ("demo",)
     help="GGUF file or Hugging Face directory; with --engine file a cache file.",
 )
 @option(
-    "--kill-relay", is_flag=True, help="Kill the relay in the middle of a consumer's forward pass."
+    "--kill-relay",
+    is_flag=True,
+    help="Kill the relay in the middle of the first consumer's forward pass; it plays alone then.",
 )
 @option("--timeout", type=DURATION, default="5m", help="Whole time allowed.")
 @pass_output
