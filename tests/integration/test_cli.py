@@ -1,5 +1,6 @@
 """The command line against a real relay: one process for it, one for the publisher."""
 
+import asyncio
 import json
 import os
 import signal
@@ -10,7 +11,12 @@ from contextlib import contextmanager
 import pytest
 
 import kvcs.cli
+from kvcs.client import Publisher
+from kvcs.endpoint.certificate import create_dev_certificate
+from kvcs.endpoint.connect import ConnectConfig, connect
 from kvcs.engines.file import SAMPLE_CACHE, load_cache
+from kvcs.kv import ScopeKey
+from kvcs.transport.interface import ClientTls
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -244,7 +250,7 @@ def test_unreachable_relay_is_said_so(run, member, tmp_path, command):
 
 @pytest.mark.usefixtures("publication")
 def test_relay_with_another_authority_is_not_trusted(run, relay, place):
-    authority = publication_authority(place)
+    authority = create_dev_certificate(place / "elsewhere").ca_file
 
     code, _, err = run(
         "inspect", relay["url"], "--scope-key-file", place / "scope.key", "--ca", authority
@@ -254,11 +260,48 @@ def test_relay_with_another_authority_is_not_trusted(run, relay, place):
     assert len(err.splitlines()) == 2
 
 
-def publication_authority(place):
-    """Return the certificate authority of somebody else."""
-    from kvcs.endpoint.certificate import create_dev_certificate  # noqa: PLC0415
+@pytest.mark.usefixtures("publication")
+def test_certificate_can_be_left_unchecked_towards_this_machine(run, relay, place):
+    code, shown, err = run(
+        "inspect", relay["url"], "--scope-key-file", place / "scope.key", "--insecure-loopback"
+    )
 
-    return create_dev_certificate(place / "elsewhere").ca_file
+    assert code == 0, err
+    assert "complete" in shown
+
+
+async def test_publication_that_stays_incomplete_is_a_verdict_in_time(relay, sample, tmp_path):
+    config = ConnectConfig(tls=ClientTls(ca_file=relay["ca"]))
+    key = tmp_path / "own.key"
+    key.write_text("33" * 32)  # the octets of b"3" * 32
+    out = tmp_path / "out.safetensors"
+    options = ("--scope-key-file", key, "--ca", relay["ca"], "--timeout", "2s", "-o", out, "--json")
+
+    async with connect(relay["url"], config) as connection:
+        publisher = Publisher(
+            connection, scope_key=ScopeKey(b"3" * 32), descriptor=sample.descriptor
+        )
+        async with publisher.publication(sample.tokens) as publication:
+            segment = await publication.add_segment()
+            for layer_index in range(10):
+                await segment.publish_layer(layer_index, *sample.layers[layer_index])
+            child = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "kvcs", "fetch", relay["url"], "--like", SAMPLE_CACHE),
+                *options,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=ENVIRONMENT,
+            )
+            shown, err = await asyncio.wait_for(child.communicate(), 30)
+
+    result = json.loads(shown)
+    assert child.returncode == 124, err
+    assert len(err.splitlines()) == 2
+    assert result["complete"] is False
+    assert result["objects_verified"] == 10 * 8
+    assert {missing["layer"] for missing in result["missing"]} == set(range(10, 30))
+    assert {missing["reason"] for missing in result["missing"]} == {"deadline"}
+    assert [path.name for path in tmp_path.iterdir()] == ["own.key"]
 
 
 @pytest.mark.usefixtures("publication")

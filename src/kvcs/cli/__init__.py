@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 from importlib import import_module
-from typing import Final
+from typing import Final, NamedTuple
 
 import click
 
@@ -17,17 +17,26 @@ from kvcs.errors import KvcsError
 
 __all__ = ("main", "root")
 
+
+class _Place(NamedTuple):
+    """Where a command is, and what the list of commands says about it."""
+
+    module: str
+    attribute: str
+    summary: str
+
+
 _COMMANDS: Final = {
-    "demo": ("kvcs.cli.demo", "demo"),
-    "relay": ("kvcs.cli.relay", "relay"),
-    "publish": ("kvcs.cli.publish", "publish"),
-    "fetch": ("kvcs.cli.fetch", "fetch"),
-    "inspect": ("kvcs.cli.inspect", "inspect"),
-    "scope": ("kvcs.cli.scope", "scope"),
-    "version": ("kvcs.cli.version", "version"),
+    "demo": _Place("kvcs.cli.demo", "demo", "Show it all on this machine."),
+    "relay": _Place("kvcs.cli.relay", "relay", "Run a caching relay."),
+    "publish": _Place("kvcs.cli.publish", "publish", "Publish the KV cache in a file."),
+    "fetch": _Place("kvcs.cli.fetch", "fetch", "Take a KV cache, or a part of one."),
+    "inspect": _Place("kvcs.cli.inspect", "inspect", "Look into a file, or at a relay."),
+    "scope": _Place("kvcs.cli.scope", "scope", "Make scope keys."),
+    "version": _Place("kvcs.cli.version", "version", "Show the versions of everything."),
 }
-# Commands that only kvcs itself calls.
-_HIDDEN: Final = {"demo-node": ("kvcs.cli.demo.node", "demo_node")}
+# What only kvcs itself calls.
+_HIDDEN: Final = {"demo-node": _Place("kvcs.cli.demo.node", "demo_node", "")}
 
 
 class _LazyGroup(click.Group):
@@ -38,8 +47,13 @@ class _LazyGroup(click.Group):
         place = _COMMANDS.get(cmd_name) or _HIDDEN.get(cmd_name)
         if place is None:
             return super().get_command(ctx, cmd_name)
-        module, attribute = place
-        return getattr(import_module(module), attribute)
+        return getattr(import_module(place.module), place.attribute)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without loading them."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, place.summary) for name, place in _COMMANDS.items()])
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

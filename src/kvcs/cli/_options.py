@@ -132,7 +132,8 @@ def url_argument(function: Callable[..., Any]) -> Callable[..., Any]:
 def connection_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add what a command needs to reach a relay; `RelaySettings` takes the values."""
     for decorator in (
-        option("--timeout", type=DURATION, default="30s", help="Whole time allowed; for kvcs publish, to connect and announce."),
+        option("--timeout", type=DURATION, default="30s",
+               help="Whole time allowed; for kvcs publish, to connect and announce."),
         option("--insecure-loopback", is_flag=True,
                help="Skip certificate checks, towards a loopback address only."),
         option("--ca", type=INPUT_FILE,

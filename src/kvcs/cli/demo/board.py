@@ -1,8 +1,8 @@
-"""The picture of the demo: one row per process, one cell per layer."""
+"""The picture of the demo: one row per process, a cell per layer."""
 
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from rich.console import RenderableType
 from rich.live import Live
@@ -14,7 +14,9 @@ from kvcs.cli.demo.messages import LayerPassed
 
 __all__ = ("Board",)
 
-_PUBLISHER = "publisher"
+_PUBLISHER: Final = "publisher"
+# A cell stands for several layers where there would be more cells than a terminal has room for.
+_MAX_CELLS: Final = 48
 
 
 @dataclass(slots=True)
@@ -94,7 +96,8 @@ class Board:
 
     def _cells(self, row: _Row, color: str) -> Text:
         text = Text()
-        for layer_index in range(self._layers):
-            is_there = layer_index in row.layers
+        step = max(1, -(-self._layers // _MAX_CELLS))
+        for first in range(0, self._layers, step):
+            is_there = row.layers.issuperset(range(first, min(first + step, self._layers)))
             text.append("■" if is_there else "·", style=color if is_there else "dim")
         return text
