@@ -31,11 +31,12 @@ from kvcs.moqt.session.events import (
 )
 from kvcs.moqt.track.delivery import Delivery
 from kvcs.moqt.track.interval import to_location
-from kvcs.moqt.track.store import Absent, Found, TrackStore
+from kvcs.moqt.track.store import Found, TrackStore
 from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
 from kvcs.names import FullTrackName, Location
+from kvcs.relay.ends import Ends
 from kvcs.relay.gaps import Gaps
 from kvcs.relay.host import Host, SupplyListener
 from kvcs.relay.namespaces import PeerId
@@ -43,7 +44,6 @@ from kvcs.relay.peer import Peer
 from kvcs.relay.upstream import UpstreamState, UpstreamSubscription
 from kvcs.relay.upstream_fetch import UpstreamFetch
 from kvcs.relay.upstream_status import UpstreamStatus
-from kvcs.varint import MAX_VI64
 
 __all__ = ("Supply",)
 
@@ -75,6 +75,12 @@ class Supply:
             ask=self._ask,
             live_wait=host.limits.live_wait,
             stall_wait=host.limits.fill_timeout,
+        )
+        self._ends = Ends(
+            self.store,
+            self.gaps,
+            ask=self._ask,
+            ask_status=lambda now: self.ask_status(now=now),
         )
         self._host = host
         self._listener = listener
@@ -330,7 +336,7 @@ class Supply:
 
     def subscription_closing(self, subscription: UpstreamSubscription, *, now: float) -> None:
         """Note that a publisher opens no more streams on a subscription."""
-        self._close_join_group(subscription, now)
+        self._ends.close_join_group(subscription, now=now)
 
     def subscription_ended(
         self, subscription: UpstreamSubscription, code: int, *, is_whole: bool, now: float
@@ -388,9 +394,11 @@ class Supply:
                 self.store.raise_largest(start)
             self._listener.probe_answered(fetch, now=now)
         for subscription in self.subscriptions:
-            self._close_join_group(subscription, now)
+            self._ends.close_join_group(subscription, now=now)
         self._host.cache.check_complete(self.name)
         self._look_again(now)
+        if not self.subscriptions:
+            self._ends.seek_track_end(now=now)
 
     def status_answered(
         self,
@@ -406,6 +414,7 @@ class Supply:
                 self._learn_properties(answer.properties)
                 self.largest_advertised(answer.parameters.largest_object)
                 self._listener.probe_answered(status, now=now)
+                self._ends.status_answered(status, now=now)
             case RequestRejected():
                 self._listener.probe_refused(status, answer.code, answer.reason, now=now)
             case None:
@@ -423,45 +432,14 @@ class Supply:
         return True
 
     def _watch_join_group(self, subscription: UpstreamSubscription, now: float) -> None:
-        """Learn where the Group ended in the middle of which a subscription began.
-
-        Its end may have been published before: no FETCH carries it, and without it the
-        Track would never be known to be complete.
-        """
+        """Look from time to time whether the Group in which a subscription began is over."""
 
         def look(now: float) -> None:
             is_open = subscription in self.subscriptions
-            if is_open and not self._close_join_group(subscription, now):
+            if is_open and not self._ends.close_join_group(subscription, now=now):
                 self._host.schedule(now + self._host.limits.live_wait, look)
 
         self._host.schedule(now + self._host.limits.live_wait, look)
-
-    def _close_join_group(self, subscription: UpstreamSubscription, now: float) -> bool:
-        """Fetch the rest of that Group, if it is over; tell whether there is no more to do."""
-        start, largest = subscription.live_from, self.store.largest
-        if start is None or largest is None:
-            return False
-        group_id = start >> 64
-        if not start & MAX_VI64 or self.store.group_end(group_id) is not None:
-            return True
-        if self._ended_at_join(start - 1, now):
-            self.mark_absent(start, start | MAX_VI64)
-            return True
-        if largest.group_id <= group_id or subscription.is_open(group_id):
-            return False
-        last = max((s.largest_id for s in self.store.subgroups(group_id)), default=-1)
-        start = max(start, group_id << 64 | (last + 1))
-        if not any(fetch.covers(start) for fetch in self.gaps.fetches):
-            self._ask(start, start | MAX_VI64, now)
-        return True
-
-    def _ended_at_join(self, largest: int, now: float) -> bool:
-        """Tell whether the Object that was Largest when a subscription began ended its Group.
-
-        It does exist, so that an unfiltered FETCH that leaves its place empty says that it
-        is a status Object, the only kind that no FETCH carries (Section 3.2).
-        """
-        return isinstance(self.store.lookup(to_location(largest), now=now), Absent)
 
     def _learn_properties(self, properties: Properties) -> None:
         """Keep the Track Properties; a newer set replaces an older one whole (Section 8.4)."""

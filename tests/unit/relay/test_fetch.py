@@ -508,3 +508,34 @@ def test_second_stalled_fetch_is_not_sent_to_the_same_publisher(make_world):
 
     assert len(publisher.asked(ev.FetchReceived)) == asked
     assert consumer.objects(request_id) == whole(1)
+
+
+def test_track_that_was_only_fetched_stays_listed_when_its_publisher_leaves(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.add_groups(0, 1, 2)
+    publisher.end_track(3)
+    consumer.fetch(layers(0, 1))
+    consumer.fetch(layers(2, 2))
+    assert world.statistics.objects_in == 3 * BLOCKS
+    publisher.lose()
+
+    request_id = consumer.send(consumer.session.subscribe_namespace, NAMESPACE)
+    again = consumer.fetch(ALL)
+
+    assert len(consumer.of(request_id, ev.NamespaceReceived)) == 1
+    assert consumer.objects(again) == whole(3)
+    assert consumer.one(again, ev.FetchAccepted).end_of_track
+    assert consumer.markers(again) == []
+
+
+def test_half_of_a_track_is_not_taken_for_the_whole(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.add_groups(0, 1, 2, 3)
+    publisher.end_track(4)
+    consumer.fetch(layers(0, 1))
+    assert world.statistics.objects_in == 2 * BLOCKS
+    publisher.lose()
+
+    request_id = consumer.send(consumer.session.subscribe_namespace, NAMESPACE)
+
+    assert consumer.of(request_id, ev.NamespaceReceived) == []
