@@ -165,6 +165,18 @@ class Cache:
         if self._size_bytes > self.capacity_bytes:
             self._make_room(now)
 
+    def drop_idle(self, tracks: int) -> None:
+        """Drop at least so many Tracks that nobody uses, as far as there are.
+
+        The least recently used publications go, each as a whole.
+        """
+        for publication in self._idle():
+            if tracks <= 0:
+                return
+            for entry in tuple(publication.entries.values()):
+                self._drop(entry, None, "idle")
+                tracks -= 1
+
     def check_complete(self, track: FullTrackName) -> None:
         """See whether a Track became complete; called where that can happen."""
         entry = self._find(track)
@@ -222,12 +234,16 @@ class Cache:
                 self._drop_passed_of(entry, "oversized", everything=True)
 
     def _drop_idle(self) -> None:
-        idle = [publication for publication in self._publications.values() if publication.is_idle]
-        for publication in sorted(idle, key=lambda publication: publication.used):
+        for publication in self._idle():
             for entry in publication.entries.values():
                 if self._fits():
                     return
                 self._drop(entry, None, "idle")
+
+    def _idle(self) -> list[_Publication]:
+        """Return the publications that nobody uses, least recently used first."""
+        idle = [publication for publication in self._publications.values() if publication.is_idle]
+        return sorted(idle, key=lambda publication: publication.used)
 
     def _drop_passed(self) -> None:
         for entry in self._largest_first():

@@ -63,6 +63,8 @@ _RETRY_INTERVAL_MS: Final = 1000
 _SWEEP_INTERVAL: Final = 60.0
 # A peer that asks for ever new Tracks cannot make the relay look through all of them each time.
 _LEAST_SWEEP_INTERVAL: Final = 1.0
+# Of all Tracks, one in so many makes room at a time where nothing but held Tracks is left.
+_EVICTED_SHARE: Final = 16
 
 
 class RelayCore:
@@ -285,10 +287,16 @@ class RelayCore:
         return track
 
     def _sweep(self, now: float) -> None:
-        """Forget Tracks that nobody uses and of which nothing is held."""
+        """Forget Tracks that nobody uses: those without Objects, and some others if need be."""
         if now < self._next_sweep:
             return
         self._next_sweep = now + _LEAST_SWEEP_INTERVAL
+        self._release_all(now)
+        if len(self._tracks) >= self.limits.max_tracks:
+            self.cache.drop_idle(1 + self.limits.max_tracks // _EVICTED_SHARE)
+            self._release_all(now)
+
+    def _release_all(self, now: float) -> None:
         for track in tuple(self._tracks.values()):
             track.demand.sweep(now=now)
             self._release(track)

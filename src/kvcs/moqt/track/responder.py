@@ -11,7 +11,7 @@ up to Largest, the subscription what comes after it, and nothing falls between t
 Source: MOQT draft 22, Sections 3.1 to 3.4, 9.5 to 9.7 and 9.11 to 9.13.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -41,10 +41,13 @@ from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
 from kvcs.names import Location
 from kvcs.varint import MAX_VI64
 
-__all__ = ("MAX_FETCHES", "FetchService", "SubscriptionService", "TrackResponder")
+__all__ = ("MAX_FETCHES", "MAX_FILLS", "FetchService", "SubscriptionService", "TrackResponder")
 
 # A consumer fetches a few Tracks of a few segments at a time; more would only queue here.
 MAX_FETCHES: Final = 16
+# Fills that one subscription may have under way. Below the number of updates for which a session
+# remembers the fill, so that each of these can still be opened.
+MAX_FILLS: Final = 16
 # When a subscriber with too many fetches may try again.
 _RETRY_INTERVAL_MS: Final = 1000
 
@@ -177,7 +180,7 @@ class TrackResponder:
         """
         parameters = event.parameters
         self._forget_finished_fetches()
-        serving = sum(not fetch.delivery.finished for fetch in self._fetches.values())
+        serving = _count_unfinished(fetch.delivery for fetch in self._fetches.values())
         if serving >= self._max_fetches:
             self._session.reject(
                 event.request_id,
@@ -331,6 +334,12 @@ class TrackResponder:
         self, subscription: SubscriptionService, event: UpdateReceived, now: float
     ) -> None:
         parameters, delivery, store = event.parameters, subscription.delivery, subscription.store
+        if parameters.fill is not None and _count_unfinished(delivery.fills) >= MAX_FILLS:
+            reason = f"{MAX_FILLS} fills are under way"
+            code = RequestErrorCode.EXCESSIVE_LOAD
+            self._session.reject_update(event.request_id, code, reason, now=now)
+            self._forget(event.request_id)
+            return
         terms = delivery.terms
         location_range = terms.location_range
         if parameters.location_filter is not None:
@@ -475,6 +484,10 @@ class TrackResponder:
             delivery.stop()
             self._outbox.remove(delivery)
         return bool(deliveries)
+
+
+def _count_unfinished(deliveries: Iterable[Delivery]) -> int:
+    return sum(not delivery.finished for delivery in deliveries)
 
 
 def _or[T](value: T | None, otherwise: T) -> T:
