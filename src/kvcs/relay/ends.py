@@ -47,6 +47,7 @@ class Ends:
         self._ask_status = ask_status
         self._status: UpstreamStatus | None = None
         self._asked_in = self._asked_behind = -1
+        self._place = 0
 
     def close_join_group(self, subscription: UpstreamSubscription, *, now: float) -> bool:
         """Learn where the Group ended in the middle of which a subscription began.
@@ -95,9 +96,11 @@ class Ends:
     def status_answered(self, status: UpstreamStatus, *, now: float) -> None:
         """Fetch what lies between the last Object and Largest, if that is nothing but an end."""
         held, largest = self._store.groups(), self._store.largest
-        if status is not self._status or not held or largest is None:
+        if status is not self._status:
             return
         self._status = None
+        if not held or largest is None or self._store.end is not None:
+            return
         start = self._first_unknown(now)
         if largest == Location(held[-1] + 1, 0) and start <= to_position(largest):
             self._ask(start, to_position(largest), now)
@@ -111,12 +114,16 @@ class Ends:
         return isinstance(self._store.lookup(to_location(largest), now=now), Absent)
 
     def _first_unknown(self, now: float) -> int:
-        position = 0
+        """Go on to the first position of which nothing is known.
+
+        What was dropped since it was passed does not matter: whether a Track is complete is
+        not decided here.
+        """
         while True:
-            match self._store.lookup(to_location(position), now=now):
+            match self._store.lookup(to_location(self._place), now=now):
                 case Found():
-                    position += 1
+                    self._place += 1
                 case Absent(through=through):
-                    position = to_position(through) + 1
+                    self._place = to_position(through) + 1
                 case Unknown():
-                    return position
+                    return self._place
