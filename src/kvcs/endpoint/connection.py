@@ -25,6 +25,7 @@ from kvcs.errors import (
     ConnectionLost,
     KvcsError,
     LocalProtocolError,
+    RemoteProtocolError,
     RequestErrorCode,
     TerminationCode,
 )
@@ -413,7 +414,10 @@ class Connection(Requester):
         self._log_life()
 
     def _log_life(self) -> None:
-        _logger.info(
+        """Say how the session went; what the peer broke is worth a look."""
+        is_breach = isinstance(self._error, RemoteProtocolError)
+        _logger.log(
+            logging.WARNING if is_breach else logging.INFO,
             "session with %s over after %.3f s: %s; %d requests, %d bytes in, %d bytes out",
             self.peer,
             self.now - self._started_at,
