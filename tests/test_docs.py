@@ -190,6 +190,18 @@ def test_decision_records_are_numbered_and_listed_by_their_titles():
         assert first.startswith(f"# {number}. ")
 
 
+def test_the_places_that_the_architecture_names_exist():
+    rows = table_rows(text_of("docs/architecture.md"))
+    places = re.findall(r"`([\w/]+/[\w.]*)`", " ".join(cell for row in rows for cell in row))
+
+    assert places
+    assert not [
+        place
+        for place in places
+        if not (ROOT / place).exists() and not (ROOT / "src" / "kvcs" / place).exists()
+    ]
+
+
 # Public names.
 
 

@@ -15,6 +15,7 @@ from kvcs.moqt.session.events import (
     FetchReceived,
     PublishNamespaceReceived,
     PublishReceived,
+    SetupComplete,
     SubscribeNamespaceReceived,
     SubscribeReceived,
 )
@@ -182,3 +183,22 @@ def test_publication_that_is_over_takes_no_further_segment(world):
                 await publication.add_segment()
 
     run(scenario())
+
+
+def test_both_ends_name_the_implementation_and_nothing_more(world):
+    async def scenario():
+        here = world()
+        heard = []
+        async with (
+            listener(here, lambda _, event: heard.append(event)),
+            connect(
+                URL,
+                transport=here.network,
+                on_connection=lambda connection: connection.listen(heard.append),
+            ),
+        ):
+            return heard
+
+    setups = [event for event in run(scenario()) if isinstance(event, SetupComplete)]
+
+    assert [setup.options.implementation for setup in setups] == ["kvcs", "kvcs"]
