@@ -334,6 +334,21 @@ def test_pushed_publication_outlives_its_publisher(run, relay, member, tmp_path)
     assert (tmp_path / "out").read_bytes() == SAMPLE_CACHE.read_bytes()
 
 
+def test_publisher_leaves_when_somebody_has_taken_everything(run, relay, member, tmp_path):
+    key = tmp_path / "own.key"
+    key.write_text("55" * 32)
+    options = ("--scope-key-file", key, *member[2:])
+    arguments = ("publish", SAMPLE_CACHE, "--url", relay["url"], *options, "--json")
+
+    with process(*arguments, "--exit-when-delivered") as publisher:
+        first_line(publisher)
+        code, _, fetch_err = run("fetch", relay["url"], "--like", SAMPLE_CACHE, *options)
+        _, err = publisher.communicate(timeout=60)
+
+    assert code == 0, fetch_err
+    assert publisher.returncode == 0, err
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_publisher_withdraws_and_ends_well(run, relay, member, tmp_path, number):
     key = tmp_path / "own.key"

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.progress import Progress
 from rich.table import Table
 
-__all__ = ("JsonFormatter", "Output", "format_bytes")
+__all__ = ("JsonFormatter", "Output", "format_bytes", "rounded")
 
 
 def format_bytes(size_bytes: float) -> str:
@@ -21,6 +21,11 @@ def format_bytes(size_bytes: float) -> str:
             return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.4g} {unit}"
         size_bytes /= 1024
     return f"{size_bytes:.4g} TiB"
+
+
+def rounded(seconds: float | None) -> float | None:
+    """Return seconds to the microsecond, for JSON."""
+    return None if seconds is None else round(seconds, 6)
 
 
 class JsonFormatter(logging.Formatter):

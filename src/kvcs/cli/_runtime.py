@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-__all__ = ("interruption", "run")
+__all__ = ("interruption", "run", "unless")
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -54,6 +54,26 @@ async def interruption() -> AsyncGenerator[asyncio.Event]:
     finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
+
+
+async def unless(stopped: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
+    """Do `work` unless `stopped` is set first, which cancels it; tell whether it was done.
+
+    Raises:
+        Exception: What `work` raised.
+    """
+    working = asyncio.create_task(work, name="work")
+    waiting = asyncio.create_task(stopped.wait(), name="interruption")
+    try:
+        await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            return False
+        working.result()
+    finally:
+        working.cancel()
+        waiting.cancel()
+        await asyncio.wait((working, waiting))
+    return True
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

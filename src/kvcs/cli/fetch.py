@@ -21,7 +21,7 @@ from kvcs.cli._options import (
     pass_output,
     url_argument,
 )
-from kvcs.cli._output import Output, format_bytes
+from kvcs.cli._output import Output, format_bytes, rounded
 from kvcs.cli._publication import parse_fragment, read_descriptor, read_manifest, read_tokens
 from kvcs.cli._ranges import LAYERS, format_layers
 from kvcs.cli._runtime import run
@@ -246,9 +246,9 @@ class _Taking:
                 "objects_duplicate": verdict.duplicate,
                 "objects_excess": verdict.excess,
                 "bytes": verdict.verified_bytes,
-                "first_layer_s": verdict.first_layer_s,
-                "last_layer_s": verdict.last_layer_s,
-                "elapsed_s": verdict.elapsed_s,
+                "first_layer_s": rounded(verdict.first_layer_s),
+                "last_layer_s": rounded(verdict.last_layer_s),
+                "elapsed_s": rounded(verdict.elapsed_s),
                 "output": None if destination is None else str(destination),
             }
         )

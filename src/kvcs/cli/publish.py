@@ -1,8 +1,6 @@
 """``kvcs publish``: publish a KV cache from a file."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from kvcs.cli._options import (
     pass_output,
 )
 from kvcs.cli._output import Output, format_bytes
-from kvcs.cli._runtime import interruption, run
+from kvcs.cli._runtime import interruption, run, unless
 from kvcs.cli._units import DURATION
 from kvcs.cli.scope import load_scope_key, scope_key_option
 from kvcs.client import Hold, Publication, Publisher, PublisherConfig
@@ -100,10 +98,10 @@ async def _publish(output: Output, file: Path, relay: RelaySettings, settings: _
             relay.url, connect_config(relay), on_connected=publisher.attach
         ) as connection,
     ):
-        if not await _until(stopped, _connected(connection, relay.timeout)):
+        if not await unless(stopped, _connected(connection, relay.timeout)):
             return ExitCode.INTERRUPTED
         async with publisher.publication(cache.tokens) as publication:
-            if not await _until(stopped, _publish_layers(output, cache, publication, relay.url)):
+            if not await unless(stopped, _publish_layers(output, cache, publication, relay.url)):
                 return ExitCode.INTERRUPTED
             await _stay(output, publication, stopped, settings)
     return ExitCode.DONE
@@ -148,10 +146,10 @@ async def _stay(
 ) -> None:
     """Stay until what was asked for, or a signal; both are a good end."""
     if settings.exit_when_delivered:
-        if await _until(stopped, _delivered(publication)):
+        if await unless(stopped, _delivered(publication)):
             output.note("delivered")
     elif settings.linger is not None:
-        await _until(stopped, asyncio.sleep(settings.linger))
+        await unless(stopped, asyncio.sleep(settings.linger))
     else:
         output.note("staying until interrupted")
         await stopped.wait()
@@ -159,23 +157,3 @@ async def _stay(
 
 async def _delivered(publication: Publication) -> None:
     await publication.wait_delivered()
-
-
-async def _until(stopped: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Do `work` unless a signal comes first; tell whether it was done."""
-    async with _owned(work) as working, _owned(stopped.wait()) as waiting:
-        await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            working.result()
-        return working.done()
-
-
-@asynccontextmanager
-async def _owned[T](work: Coroutine[Any, Any, T]) -> AsyncGenerator[asyncio.Task[T]]:
-    """A task that does not outlive the block."""
-    task = asyncio.ensure_future(work)
-    try:
-        yield task
-    finally:
-        task.cancel()
-        await asyncio.wait([task])

@@ -1,6 +1,7 @@
 """A node's end of the line to the demo that started it."""
 
 import asyncio
+import os
 import sys
 from types import TracebackType
 from typing import Self
@@ -28,6 +29,9 @@ class Link:
 
     def __init__(self) -> None:
         self.is_closed = False
+        # Events have the pipe to themselves: what a library prints goes to standard error.
+        self._out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         self._commands: asyncio.Queue[Command] = asyncio.Queue()
         self._group = asyncio.TaskGroup()
         self._listening: asyncio.Task[None] | None = None
@@ -51,8 +55,8 @@ class Link:
 
     def send(self, event: Event) -> None:
         """Tell the demo; it always reads."""
-        sys.stdout.buffer.write(encode_line(event))
-        sys.stdout.buffer.flush()
+        self._out.write(encode_line(event))
+        self._out.flush()
 
     async def receive(self) -> Command:
         """Wait for the next command."""

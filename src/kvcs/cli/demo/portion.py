@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kvcs.cli._output import rounded
 from kvcs.cli.demo.messages import Compared, LayerPassed, Retrieved
 
 __all__ = ("Portion",)
@@ -86,6 +87,6 @@ class Portion:
             "objects_duplicate": outcome.duplicate,
             "objects_excess": outcome.excess,
             "bytes": outcome.payload_bytes,
-            "first_layer_s": outcome.first_layer_s,
-            "last_layer_s": outcome.last_layer_s,
+            "first_layer_s": rounded(outcome.first_layer_s),
+            "last_layer_s": rounded(outcome.last_layer_s),
         }
