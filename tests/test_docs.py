@@ -56,13 +56,15 @@ def sections(text: str, level: str) -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-def run_python(source: Path, directory: Path) -> subprocess.CompletedProcess[str]:
+def run_python(
+    source: Path, directory: Path, *, timeout: float = 50
+) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         [sys.executable, str(source)],
         cwd=directory,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=timeout,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -138,6 +140,8 @@ def wanting(text: str) -> list[str]:
 def marked(page: Path):
     needs = " ".join(re.findall(r"<!-- needs: (.+?) -->", page.read_text()))
     marks = [pytest.mark.engines] if "torch" in needs else [pytest.mark.light] if needs else []
+    if needs:  # a model is loaded
+        marks.append(pytest.mark.timeout(300))
     return pytest.param(page, marks=marks, id=name_of(page))
 
 
@@ -149,7 +153,7 @@ def test_code_of_tutorials_and_howtos_runs_as_it_stands(page, tmp_path):
     source = tmp_path / "page.py"
     source.write_text("\n".join(code_blocks(text, "python")))
 
-    run_python(source, tmp_path)
+    run_python(source, tmp_path, timeout=280 if "<!-- needs: " in text else 50)
 
 
 def test_the_code_of_every_page_is_run():
