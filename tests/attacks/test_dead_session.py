@@ -1,14 +1,17 @@
 """A session that has died is one error or one verdict, never a bug of the caller's or a group."""
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import pytest
-from tests.attacks.liar import DESCRIPTOR, SCOPE_KEY, TOKENS, URL, Copy, Liar, is_genuine
+from tests.attacks.liar import DESCRIPTOR, SCOPE_KEY, TLS, TOKENS, URL, Copy, K, Liar, is_genuine
 
 from kvcs.client import Consumer, MissingReason, Publisher
-from kvcs.endpoint.connect import connect
+from kvcs.endpoint.connect import connect, dial
+from kvcs.endpoint.serve import ServeConfig, serve
 from kvcs.errors import ConnectionLost, RequestErrorCode, TerminationCode
 from kvcs.moqt.session.events import FetchReceived
+from kvcs.relay import Relay, RelayConfig, allow_all
 from kvcs.testing import MemoryNetwork, run
 
 
@@ -87,3 +90,61 @@ def test_session_that_dies_between_two_requests_is_a_verdict(pause):
 
     assert {gap.reason for gap in verdict.missing} == {MissingReason.CONNECTION_LOST}
     assert isinstance(verdict.error, ConnectionLost)
+
+
+# Requests and the end of their session in one batch.
+
+ASKING = {
+    "subscribe": lambda session, name, now: session.subscribe(name.track(K), now=now),
+    "fetch": lambda session, name, now: session.fetch(name.track(K), now=now),
+    "track_status": lambda session, name, now: session.track_status(name.track(K), now=now),
+    "publish": lambda session, name, now: session.publish(name.track(b"x"), now=now),
+    "announce": lambda session, name, now: session.publish_namespace(name.namespace(), now=now),
+    "search": lambda session, name, now: session.subscribe_namespace(name.namespace(), now=now),
+    "prefix": lambda session, name, now: session.subscribe_tracks(name.namespace(), now=now),
+}
+
+
+@pytest.mark.parametrize("how", ["close", "kill"])
+@pytest.mark.parametrize("asking", ASKING)
+@pytest.mark.parametrize("server", ["relay", "publisher"])
+def test_peer_that_asks_and_leaves_at_once_is_forgotten(server, asking, how):
+    """The server reads the request when the session is over already."""
+
+    async def scenario():
+        network = MemoryNetwork()
+        name = Copy.genuine().name
+        async with asyncio.timeout(100), AsyncExitStack() as stack:
+            if server == "relay":
+                config = RelayConfig(tls=TLS, authorize=allow_all)
+                relay = await stack.enter_async_context(Relay(config, transport=network))
+                connections = relay._server.connections
+            else:
+                publisher = Publisher(scope_key=SCOPE_KEY, descriptor=DESCRIPTOR)
+                served = serve(
+                    "localhost",
+                    4433,
+                    lambda connection: publisher.attach(connection, announces=False),
+                    config=ServeConfig(tls=TLS),
+                    transport=network,
+                )
+                connections = (await stack.enter_async_context(served)).connections
+                publication = await stack.enter_async_context(publisher.publication(TOKENS))
+                await publication.add_segment()
+                name = publication.name
+            connection = await dial(URL, transport=network)
+            end = network.transports[1]
+            end.stall()
+            ASKING[asking](connection.session, name, connection.now)
+            connection.wake()
+            await asyncio.sleep(0.1)
+            if how == "close":
+                await connection.close()
+            else:
+                connection._transport.kill()
+            await asyncio.sleep(11)
+            end.resume()
+            await asyncio.sleep(11)
+            return len(connections)
+
+    assert run(scenario()) == 0

@@ -17,6 +17,7 @@ no other.
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, assert_never
 
@@ -126,6 +127,7 @@ class Connection(Requester):
         self._loop = asyncio.get_running_loop()
         self._listeners: list[Listener] = []
         self._on_closed: list[Callable[[], None]] = []
+        self._pending: deque[Event] = deque()
         self._turn_due = False
         self._is_turning = False
         self._timer: asyncio.TimerHandle | None = None
@@ -272,17 +274,17 @@ class Connection(Requester):
 
     def _crank(self) -> None:
         """Carry events, bytes and actions until nothing moves any more."""
-        session = self.session
-        events = session.take_events()
+        session, pending = self.session, self._pending
+        pending.extend(session.take_events())
         while True:
-            for event in events:
-                self._dispatch(event)
+            while pending:
+                self._dispatch(pending.popleft())
             if not session.is_closed:
                 self._fill()
             self._apply(session.take_actions())
             self._check_queue()
-            events = session.take_events()
-            if not events:
+            pending.extend(session.take_events())
+            if not pending:
                 break
         self._set_timer()
 
@@ -351,7 +353,9 @@ class Connection(Requester):
         if not self.session.is_closed:
             self.session.close(TerminationCode.INTERNAL_ERROR, "internal error", now=self.now)
         self._apply(self.session.take_actions())
-        for event in self.session.take_events():
+        events = (*self._pending, *self.session.take_events())
+        self._pending.clear()
+        for event in events:
             if isinstance(event, SessionClosed):
                 self._end(event)
 

@@ -183,7 +183,7 @@ class UpstreamSubscription:
 
     def resume(self, *, now: float) -> None:
         """Ask a paused publisher to forward."""
-        if not self.forward:
+        if not self.forward and self.peer.session.is_active(self.request_id):
             self.forward = True
             self.peer.session.update(self.request_id, Parameters(forward=True), now=now)
             self.peer.wake()

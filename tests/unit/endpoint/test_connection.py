@@ -456,6 +456,29 @@ async def test_peer_that_does_not_read_is_closed_before_memory_runs_out():
     assert "wait for a peer that does not read" in str(error)
 
 
+@scenario
+async def test_listener_that_fails_beside_the_end_of_the_session_keeps_nobody_from_it():
+    """A request and the end arrive in one batch; the listener fails at the request."""
+
+    def fail(event):
+        assert not isinstance(event, SubscribeReceived), "a bug"
+
+    async with peers() as bench, connected(bench) as (client, server):
+        heard = Heard()
+        server.listen(fail)
+        server.listen(heard)
+        end = bench.network.transports[1]
+        end.stall()
+        client.subscribe(TRACK)
+        await asyncio.sleep(1)
+        await client.close()
+        end.resume()
+        await server.wait_closed()
+
+        assert len(heard.of(SessionClosed)) == 1
+        assert heard.of(SubscribeReceived) == []
+
+
 def test_one_line_is_logged_about_the_life_of_each_session(caplog):
     caplog.set_level(logging.INFO, logger="kvcs.endpoint")
 

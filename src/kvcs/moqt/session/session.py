@@ -8,8 +8,9 @@ The session decodes, orders, counts and reports. It resolves no filters and stor
 Objects: what a subscription delivers is decided by whoever owns the Objects. What a peer
 does wrong never raises here: it ends the session with one `CloseSession` and one
 `SessionClosed`. What the caller does wrong raises LocalProtocolError. A command for a
-request or stream that the peer has ended abruptly is ignored, since the event that
-says so may not have been read yet; only opening a stream for it raises.
+request or stream that the peer has ended abruptly, or in a session that is over, is
+ignored, since the event that says so may not have been read yet; only opening a request
+or a stream raises.
 
 This file is the face; `parts` wires what is behind it: `setup` (control streams),
 `requests` and `updates` (what all requests share), one file per kind of request,
@@ -91,7 +92,7 @@ class Session:
 
     def start(self, *, now: float) -> None:
         """Open the control stream and send SETUP; requests may follow at once."""
-        self._command(now)
+        self._living(now)
         self._control.start()
 
     def receive_stream(
@@ -156,11 +157,11 @@ class Session:
 
     def is_active(self, request_id: RequestId) -> bool:
         """Tell whether a request, ours or the peer's, is not over."""
-        return request_id in self._registry.by_id
+        return not self._closed and request_id in self._registry.by_id
 
     def is_open(self, stream_id: StreamId) -> bool:
         """Tell whether a data stream of ours can be written."""
-        return stream_id in self._outgoing
+        return not self._closed and stream_id in self._outgoing
 
     def open_streams(self, request_id: RequestId) -> frozenset[StreamId]:
         """Return the open data streams of a request, in either direction."""
@@ -183,8 +184,8 @@ class Session:
                 it to `SessionLimits.goaway_timeout`.
             now: Monotonic seconds.
         """
-        self._command(now)
-        self._control.send_goaway(uri, timeout)
+        if self._command(now):
+            self._control.send_goaway(uri, timeout)
 
     def close(self, code: int = 0, reason: str = "", *, now: float) -> None:
         """Close the session after what is pending; nothing happens when it is closed."""
@@ -258,13 +259,13 @@ class Session:
         self, request_id: RequestId, *, code: int = StreamResetCode.CANCELLED, now: float
     ) -> None:
         """End a request of ours abruptly, with all its data streams."""
-        self._command(now)
-        self._requests.cancel(request_id, code, is_requester=True)
+        if self._command(now):
+            self._requests.cancel(request_id, code, is_requester=True)
 
     def stop_stream(self, stream_id: StreamId, code: int, *, now: float) -> None:
         """Refuse the rest of one data stream of the peer; no event follows for it."""
-        self._command(now)
-        self._incoming.stop(stream_id, code)
+        if self._command(now):
+            self._incoming.stop(stream_id, code)
 
     # Answers to requests of the peer.
 
@@ -277,8 +278,8 @@ class Session:
         now: float,
     ) -> None:
         """Answer SUBSCRIBE_OK; streams may be opened from now on."""
-        self._command(now)
-        self._subscriptions.accept(request_id, parameters, properties)
+        if self._command(now):
+            self._subscriptions.accept(request_id, parameters, properties)
 
     def accept_fetch(
         self,
@@ -290,10 +291,13 @@ class Session:
         now: float,
     ) -> None:
         """Answer FETCH_OK, before or after the data; `end_location` is inclusive."""
-        self._command(now)
-        self._fetches.accept(
-            request_id, end_of_track=end_of_track, end_location=end_location, properties=properties
-        )
+        if self._command(now):
+            self._fetches.accept(
+                request_id,
+                end_of_track=end_of_track,
+                end_location=end_location,
+                properties=properties,
+            )
 
     def accept(
         self,
@@ -304,10 +308,10 @@ class Session:
         now: float,
     ) -> None:
         """Answer REQUEST_OK to PUBLISH, TRACK_STATUS, *_NAMESPACE or SUBSCRIBE_TRACKS."""
-        self._command(now)
-        request = self._requests.accept(request_id, parameters, properties)
-        if request is not None and request.state is State.DRAINING:
-            self._subscriptions.drain(request)
+        if self._command(now):
+            request = self._requests.accept(request_id, parameters, properties)
+            if request is not None and request.state is State.DRAINING:
+                self._subscriptions.drain(request)
 
     def reject(
         self,
@@ -329,17 +333,17 @@ class Session:
             redirect: Where to ask instead, with code REDIRECT.
             now: Monotonic seconds.
         """
-        self._command(now)
-        self._requests.reject(
-            request_id, code, reason, retry_interval_ms=retry_interval_ms, redirect=redirect
-        )
+        if self._command(now):
+            self._requests.reject(
+                request_id, code, reason, retry_interval_ms=retry_interval_ms, redirect=redirect
+            )
 
     def accept_update(
         self, request_id: RequestId, parameters: Parameters = NO_PARAMETERS, *, now: float
     ) -> None:
         """Answer REQUEST_OK to the oldest unanswered update of a request."""
-        self._command(now)
-        self._updates.accept(request_id, parameters)
+        if self._command(now):
+            self._updates.accept(request_id, parameters)
 
     def reject_update(
         self, request_id: RequestId, code: int, reason: str = "", *, now: float
@@ -349,37 +353,37 @@ class Session:
         The request ends with it, a subscription with PUBLISH_DONE UPDATE_FAILED; only a
         subscriber that refuses the update of a PUBLISH leaves the end to the publisher.
         """
-        self._command(now)
-        self._updates.reject(request_id, code, reason)
+        if self._command(now):
+            self._updates.reject(request_id, code, reason)
 
     def revoke(
         self, request_id: RequestId, *, code: int = StreamResetCode.CANCELLED, now: float
     ) -> None:
         """End a request of the peer abruptly, with all its data streams."""
-        self._command(now)
-        self._requests.cancel(request_id, code, is_requester=False)
+        if self._command(now):
+            self._requests.cancel(request_id, code, is_requester=False)
 
     def announce(self, request_id: RequestId, suffix: TrackNamespace, *, now: float) -> None:
         """Send NAMESPACE on a SUBSCRIBE_NAMESPACE."""
-        self._command(now)
-        self._namespaces.announce(request_id, suffix)
+        if self._command(now):
+            self._namespaces.announce(request_id, suffix)
 
     def withdraw(self, request_id: RequestId, suffix: TrackNamespace, *, now: float) -> None:
         """Send NAMESPACE_DONE on a SUBSCRIBE_NAMESPACE."""
-        self._command(now)
-        self._namespaces.withdraw(request_id, suffix)
+        if self._command(now):
+            self._namespaces.withdraw(request_id, suffix)
 
     def skip_publish(
         self, request_id: RequestId, suffix: TrackNamespace, name: bytes, *, now: float
     ) -> None:
         """Send PUBLISH_SKIPPED on a SUBSCRIBE_TRACKS."""
-        self._command(now)
-        self._namespaces.skip(request_id, suffix, name)
+        if self._command(now):
+            self._namespaces.skip(request_id, suffix, name)
 
     def notify_state(self, request_id: RequestId, parameters: Parameters, *, now: float) -> None:
         """Send PUBLISH_STATE_NOTIFY on a subscription that we publish."""
-        self._command(now)
-        self._subscriptions.notify(request_id, parameters)
+        if self._command(now):
+            self._subscriptions.notify(request_id, parameters)
 
     def publish_done(
         self, request_id: RequestId, code: int, *, reason: str = "", now: float
@@ -392,8 +396,8 @@ class Session:
             reason: Text for people, at most 1,024 octets.
             now: Monotonic seconds.
         """
-        self._command(now)
-        self._subscriptions.finish(request_id, code, reason)
+        if self._command(now):
+            self._subscriptions.finish(request_id, code, reason)
 
     # Data of ours.
 
@@ -401,7 +405,7 @@ class Session:
         self, request_id: RequestId, header: SubgroupHeader, *, priority: int, now: float
     ) -> StreamId:
         """Open a Subgroup stream; the session fills in the Track Alias."""
-        self._command(now)
+        self._living(now)
         return self._outgoing.open_subgroup(request_id, header, priority=priority)
 
     def open_fetch_stream(
@@ -421,40 +425,40 @@ class Session:
             priority: QUIC priority, an even value from 4.
             now: Monotonic seconds.
         """
-        self._command(now)
+        self._living(now)
         return self._outgoing.open_fetch(request_id, order=order, priority=priority)
 
     def send_object(self, stream_id: StreamId, obj: Object, *, now: float) -> None:
         """Write an Object; its payload becomes an action of its own, uncopied."""
-        self._command(now)
-        self._outgoing.send_object(stream_id, obj)
+        if self._command(now):
+            self._outgoing.send_object(stream_id, obj)
 
     def send_marker(
         self, stream_id: StreamId, marker: RangeMarker, location: Location, *, now: float
     ) -> None:
         """Write an End of Range record on a fetch stream."""
-        self._command(now)
-        self._outgoing.send_marker(stream_id, marker, location)
+        if self._command(now):
+            self._outgoing.send_marker(stream_id, marker, location)
 
     def finish_stream(self, stream_id: StreamId, *, now: float) -> None:
         """End a data stream with FIN: all that belongs on it was sent."""
-        self._command(now)
-        self._outgoing.finish(stream_id)
+        if self._command(now):
+            self._outgoing.finish(stream_id)
 
     def reset_stream(self, stream_id: StreamId, code: int, *, now: float) -> None:
         """End a data stream early, with a code of Section 12.5."""
-        self._command(now)
-        self._outgoing.reset(stream_id, code)
+        if self._command(now):
+            self._outgoing.reset(stream_id, code)
 
     def set_stream_priority(self, stream_id: StreamId, priority: int, *, now: float) -> None:
         """Rank a data stream anew."""
-        self._command(now)
-        self._outgoing.prioritize(stream_id, priority)
+        if self._command(now):
+            self._outgoing.prioritize(stream_id, priority)
 
     def send_datagram(self, request_id: RequestId, obj: Object, *, now: float) -> None:
         """Send an Object of a subscription in a datagram, which may be lost."""
-        self._command(now)
-        self._outgoing.send_datagram(request_id, obj)
+        if self._command(now):
+            self._outgoing.send_datagram(request_id, obj)
 
     # The inside.
 
@@ -478,13 +482,20 @@ class Session:
                     code, reason = _FATAL[timer]
                     raise RemoteProtocolError(code, f"deadline passed: {reason} ({subject})")
 
-    def _command(self, now: float) -> None:
+    def _command(self, now: float) -> bool:
+        """Note the time of a command; tell whether it can still matter."""
+        if not self._closed:
+            self._context.now = now
+        return not self._closed
+
+    def _living(self, now: float) -> None:
+        """Note the time of a command that opens something."""
         if self._closed:
             raise LocalProtocolError("the session is closed")
         self._context.now = now
 
     def _request(self, now: float) -> None:
-        self._command(now)
+        self._living(now)
         if not self._control.is_started:
             raise LocalProtocolError("a request before `start`")
 

@@ -363,8 +363,23 @@ def test_close_keeps_what_is_pending_and_ends_everything(pair):
     assert [type(action) for action in actions] == [SendStream, CloseSession]
     (event,) = pair.server.take_events()
     assert isinstance(event.error, ConnectionLost)
-    with pytest.raises(LocalProtocolError):
-        pair.server.goaway(now=0)
+
+
+def test_command_in_a_session_that_is_over_is_ignored_unless_it_opens_something(pair):
+    request_id = pair.client.subscribe(TRACK, now=0)
+    pair.run()
+    pair.server.connection_lost(ConnectionLost(0, "gone"), now=0)
+
+    pair.server.accept_subscribe(request_id, now=0)
+    pair.server.reject(request_id, 0x10, now=0)
+    pair.server.goaway(now=0)
+
+    assert not pair.server.is_active(request_id)
+    assert pair.server.take_actions() == []
+    with pytest.raises(LocalProtocolError, match="closed"):
+        pair.server.fetch(TRACK, now=0)
+    with pytest.raises(LocalProtocolError, match="closed"):
+        pair.server.open_fetch_stream(request_id, priority=4, now=0)
 
 
 def test_connection_lost_is_the_last_event_and_asks_for_nothing(pair):
