@@ -278,6 +278,29 @@ def test_prefix_spans_the_segments_of_all_passes(world, joined):
     run(scenario())
 
 
+def test_more_tracks_than_a_peer_serves_at_a_time_are_taken_one_after_the_other(world):
+    async def scenario():
+        here = world(profile=LinkProfile(delay=0.01, bandwidth=2_000))
+        config = PublisherConfig(max_fetches=2)
+        queues = TransportConfig(high_water_bytes=512, low_water_bytes=256)
+        async with (
+            here.publisher(config, transport=queues) as publisher,
+            publisher.publication(here.tokens) as publication,
+            here.consumer() as consumer,
+        ):
+            for _ in range(5):
+                await here.publish_all(await publication.add_segment(1))
+            await publication.complete()
+            candidate = consumer.candidate(publication.name, here.tokens)
+            async with consumer.retrieve(candidate, timeout=60) as retrieval:
+                return await retrieval.finished()
+
+    verdict = run(scenario())
+
+    assert_whole(verdict, blocks=5)
+    assert verdict.elapsed_s > 3
+
+
 def test_retrieval_waits_for_a_segment_that_is_added_later(world):
     async def scenario():
         here = world()

@@ -34,6 +34,7 @@ class Refusal(Enum):
 
     FETCH_INSTEAD = auto()  # no live subscription, but whoever refused may hold the Objects
     RETRY = auto()  # a passing state of the peer
+    LATER = auto()  # the peer does as much as it will at a time, perhaps for this very consumer
     FINAL = auto()  # asking this peer again is futile
 
 
@@ -43,7 +44,6 @@ _RETRY: Final = frozenset(
         RequestErrorCode.INTERNAL_ERROR,
         RequestErrorCode.TIMEOUT,
         RequestErrorCode.GOING_AWAY,
-        RequestErrorCode.EXCESSIVE_LOAD,
         RequestErrorCode.INVALID_RANGE,
     )
 )
@@ -60,6 +60,8 @@ def judge_refusal(code: int, *, subscribing: bool) -> Refusal:
         return Refusal.RETRY
     if subscribing and code in _FETCH_INSTEAD:
         return Refusal.FETCH_INSTEAD
+    if code == RequestErrorCode.EXCESSIVE_LOAD:
+        return Refusal.LATER
     return Refusal.RETRY if code in _RETRY else Refusal.FINAL
 
 

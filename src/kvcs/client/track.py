@@ -6,7 +6,9 @@ the first layer that has holes, which brings every Object exactly once; a segmen
 complete is fetched. Whatever goes wrong (a refused subscription, a fill that never begins, a
 reset, an end of range record) ends in the same question: which Locations are missing? They are
 fetched exactly. Steps that bring nothing are repeated a few times with growing pauses; one that
-verified anything new starts the count again. The deadline is the retrieval's, which cancels.
+verified anything new starts the count again, and a peer that is busy is asked again when it
+says: a long prompt has more tracks than a peer serves FETCHes at a time. The deadline is the
+retrieval's, which cancels.
 
 Source:
     KVCS, "Retrieval during Production", "Retrieval of Completed Caches", "Verification and
@@ -47,6 +49,7 @@ class _Step(Enum):
 
     NEXT = auto()  # take the next step at once
     REPEAT = auto()  # pause, then try again
+    LATER = auto()  # try again when the peer says; it is busy, and that costs no attempt
     GIVE_UP = auto()  # asking this peer again is futile
 
 
@@ -78,6 +81,7 @@ class TrackRetrieval:
         self._is_stalled = False
         self._must_fetch = False
         self._is_ended = False
+        self._retry_after = 0.0
         self._live: Request | None = None
 
     async def run(self) -> None:
@@ -96,6 +100,8 @@ class TrackRetrieval:
             elif step is _Step.REPEAT:
                 failures += 1
                 await asyncio.sleep(self._config.pause(failures))
+            if step is _Step.LATER:
+                await asyncio.sleep(self._retry_after)
 
     def stall(self) -> None:
         """End the current step: nothing new has come for too long."""
@@ -211,8 +217,9 @@ class TrackRetrieval:
             async with asyncio.TaskGroup() as group:
                 name = f"fetch {self.intake.name}"
                 tasks = [group.create_task(self._fetch(plan), name=name) for plan in batch]
-            if any(task.result() is _Step.GIVE_UP for task in tasks):
-                return _Step.GIVE_UP
+            for step in (_Step.GIVE_UP, _Step.LATER):
+                if any(task.result() is step for task in tasks):
+                    return step
         missing = self.intake.ledger.missing()
         if all(run.state is BlockState.NON_EXISTENT for run in missing):
             return _Step.GIVE_UP
@@ -265,7 +272,11 @@ class TrackRetrieval:
             case Refusal.FETCH_INSTEAD:
                 self._must_fetch = True
                 return _Step.NEXT
-            case Refusal.RETRY:
+            case Refusal.LATER if request.rejected.retry_after:
+                pause = self._config.retry_interval
+                self._retry_after = max(request.rejected.retry_after, pause)
+                return _Step.LATER
+            case Refusal.RETRY | Refusal.LATER:
                 return _Step.REPEAT
             case Refusal.FINAL:
                 return _Step.GIVE_UP

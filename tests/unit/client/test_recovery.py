@@ -110,7 +110,7 @@ def test_plan_of_nothing_is_empty():
         (RequestErrorCode.TIMEOUT, True, Refusal.FETCH_INSTEAD),
         (RequestErrorCode.DOES_NOT_EXIST, False, Refusal.FINAL),
         (RequestErrorCode.TIMEOUT, False, Refusal.RETRY),
-        (RequestErrorCode.EXCESSIVE_LOAD, True, Refusal.RETRY),
+        (RequestErrorCode.EXCESSIVE_LOAD, True, Refusal.LATER),
         (RequestErrorCode.INVALID_RANGE, False, Refusal.RETRY),
         (RequestErrorCode.UNAUTHORIZED, True, Refusal.FINAL),
         (RequestErrorCode.MALFORMED_TRACK, True, Refusal.FINAL),
