@@ -127,6 +127,7 @@ class MemoryTransport(Transport):
         """Queue bytes on a stream."""
         if self._closing is None and self._over is None:
             self._queue.append(stream_id, data, fin=fin)
+            self._queue.flush()
             self._settle()
 
     def reset(self, stream_id: int, code: int) -> None:
@@ -226,9 +227,9 @@ class MemoryTransport(Transport):
         elif self._above_low_water:
             self._above_low_water = False
             self._timers.soon("writable", self._on_writable)
-        if self._queue.streams:
+        if self._out.rings.by_stream:
             self._out.wake()
-        if queued > self._out.rings.used_bytes:
+        if self._queue.is_waiting:
             self._timers.at("retry", self._timers.now + _RETRY_INTERVAL, self._pump)
         self._check_flushed()
 

@@ -1,9 +1,10 @@
 """A transport above a QUIC library that works on a thread of its own.
 
-Theory of operation: writes go through a `SendQueue` into the library's rings; what the library
-refuses is kept and tried again at the next look. Whoever drives the library notes its events
-with `QuicTransport.receive`, hands them on with `deliver` and moves the queue with `move`, in
-that order, at each look; `waits` says whether another look is wanted soon.
+Theory of operation: writes go through a `SendQueue` into the library's rings, those of one
+turn of the event loop together; what the library refuses is kept and tried again at the next
+look. Whoever drives the library notes its events with `QuicTransport.receive`, hands them on
+with `deliver` and moves the queue with `move`, in that order, at each look; `waits` says
+whether another look is wanted soon.
 
 A clean close is a small protocol, since the library's close loses what is queued: wait until
 the queue is empty, every finished stream is acknowledged and nothing is in transit, then
@@ -114,6 +115,7 @@ class QuicTransport(Transport):
         self._on_events: Callable[[Sequence[TransportEvent]], None] | None = None
         self._on_writable: Callable[[], None] = lambda: None
         self._owes_writable = False
+        self._flush_due = False
         self._progress_at = self._loop.time()
         self._warned = False
         self._closing: tuple[int, str] | None = None
@@ -164,11 +166,15 @@ class QuicTransport(Transport):
             # Not only above the low-water mark: the rings empty while the writer fills them, so
             # one that used all its room may never be seen there, and still waits to go on.
             self._owes_writable = True
-            self._wake()
+            if not self._flush_due:
+                self._flush_due = True
+                self._loop.call_soon(self._flush)
 
     def reset(self, stream_id: int, code: int) -> None:
         """Abandon the sending side of a stream."""
         if self._is_open:
+            # The library resets no stream that it has not seen.
+            self._flush()
             self._queue.discard(stream_id)
             self._finished.discard(stream_id)
             self._command(lambda: self._library.reset(stream_id, code))
@@ -192,6 +198,7 @@ class QuicTransport(Transport):
         """Close; code 0 delivers what is queued first."""
         if not self._is_open:
             return
+        self._flush()
         self._closing = (code, reason)
         if code:
             self._send_close()
@@ -204,6 +211,13 @@ class QuicTransport(Transport):
         await self._released.wait()
 
     # Wakes.
+
+    def _flush(self) -> None:
+        """Give the library what was written in this turn of the loop."""
+        self._flush_due = False
+        if not self._over:
+            self._queue.flush()
+            self._wake()
 
     @property
     def waits(self) -> bool:

@@ -12,12 +12,17 @@ the same behaviour.
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, Protocol
 
 __all__ = ("PIECE_BYTES", "SendQueue", "SendRings")
 
 #: Size of the pieces of a write that does not fit as a whole.
 PIECE_BYTES: Final = 256 * 1024
+#: Writes that are smaller may be joined: a copy of this size takes as long as a hand-over.
+_JOIN_BELOW: Final = 64 * 1024
+#: Most bytes of joined writes; larger blocks come fresh from the system, page by page.
+_JOINED_BYTES: Final = 120 * 1024
 
 
 class SendRings(Protocol):
@@ -48,7 +53,7 @@ class SendQueue:
         queued_bytes: Bytes accepted and not yet seen leaving the rings.
     """
 
-    __slots__ = ("_limit", "_piece_bytes", "_rings", "_streams", "queued_bytes")
+    __slots__ = ("_fresh", "_limit", "_piece_bytes", "_rings", "_streams", "queued_bytes")
 
     def __init__(self, rings: SendRings, *, stream_bytes: int) -> None:
         """Create an empty queue.
@@ -61,6 +66,7 @@ class SendQueue:
         self._limit = stream_bytes
         self._piece_bytes = min(PIECE_BYTES, stream_bytes)
         self._streams: dict[int, _Stream] = {}
+        self._fresh: dict[int, _Stream] = {}
         self.queued_bytes = 0
 
     def __repr__(self) -> str:
@@ -71,19 +77,30 @@ class SendQueue:
         """Streams that still owe something."""
         return len(self._streams)
 
+    @property
+    def is_waiting(self) -> bool:
+        """Tell whether the rings have not taken all that was written."""
+        return any(stream.writes for stream in self._streams.values())
+
     def append(self, stream_id: int, data: bytes, *, fin: bool) -> None:
-        """Accept a write and move what fits at once."""
+        """Accept a write; `flush` moves it."""
         stream = self._streams.get(stream_id)
         if stream is None:
             stream = self._streams[stream_id] = _Stream()
         stream.writes.append((data, fin))
         self.queued_bytes += len(data)
-        if len(stream.writes) == 1:
+        self._fresh[stream_id] = stream
+
+    def flush(self) -> None:
+        """Move what fits of the streams that were written on."""
+        fresh, self._fresh = self._fresh, {}
+        for stream_id, stream in fresh.items():
             self._move(stream_id, stream)
 
     def discard(self, stream_id: int) -> None:
         """Forget everything that a stream still owes."""
         stream = self._streams.pop(stream_id, None)
+        self._fresh.pop(stream_id, None)
         if stream is not None:
             waiting = sum(len(data) for data, _ in stream.writes) - stream.offset
             self.queued_bytes -= waiting + stream.ring_bytes
@@ -91,11 +108,13 @@ class SendQueue:
     def clear(self) -> None:
         """Forget everything."""
         self._streams.clear()
+        self._fresh.clear()
         self.queued_bytes = 0
 
     def pump(self) -> int:
-        """Move what fits into the rings; return the bytes that have left them."""
+        """Move what fits of all streams; return the bytes that have left the rings."""
         before = self.queued_bytes
+        self._fresh.clear()
         for stream_id, stream in list(self._streams.items()):
             self._move(stream_id, stream)
             if not stream.writes and not stream.ring_bytes:
@@ -107,19 +126,30 @@ class SendQueue:
         self.queued_bytes -= stream.ring_bytes - used
         stream.ring_bytes = used
         while stream.writes:
-            data, fin = stream.writes[0]
-            left = len(data) - stream.offset
-            room = self._limit - stream.ring_bytes
-            size = left if left <= room else self._piece_bytes
-            if size > room:
+            piece, completed = self._next_piece(stream)
+            fin = completed > 0 and stream.writes[completed - 1][1]
+            if piece is None or not self._rings.push(stream_id, piece, fin=fin):
                 return
-            last = size >= left
-            piece = data if size == len(data) else data[stream.offset : stream.offset + size]
-            if not self._rings.push(stream_id, piece, fin=fin and last):
-                return
-            stream.ring_bytes += size
-            if last:
+            stream.ring_bytes += len(piece)
+            stream.offset = 0 if completed else stream.offset + len(piece)
+            for _ in range(completed):
                 stream.writes.popleft()
-                stream.offset = 0
-            else:
-                stream.offset += size
+
+    def _next_piece(self, stream: _Stream) -> tuple[bytes | None, int]:
+        """Return what the ring has room for next, and how many writes that completes."""
+        room = self._limit - stream.ring_bytes
+        data, offset = stream.writes[0][0], stream.offset
+        left = len(data) - offset
+        if left > room:
+            piece = data[offset : offset + self._piece_bytes]
+            return (piece, 0) if len(piece) <= room else (None, 0)
+        if offset:
+            return data[offset:], 1
+        parts = [data]
+        if left < _JOIN_BELOW:
+            for more, _ in islice(stream.writes, 1, None):
+                left += len(more)
+                if len(more) >= _JOIN_BELOW or left > min(room, _JOINED_BYTES):
+                    break
+                parts.append(more)
+        return data if len(parts) == 1 else b"".join(parts), len(parts)

@@ -146,11 +146,40 @@ async def test_writable_is_told_when_the_rings_empty_as_fast_as_they_are_filled(
 
     for _ in range(5):
         bench.transport.write(2, bytes(20))
+        await asyncio.sleep(0)
         bench.library.drain()
     before = bench.writable
     bench.look(3)
 
     assert (before, bench.writable) == (0, 1)
+
+
+@scenario
+async def test_writes_of_one_turn_reach_the_library_together():
+    bench = Bench()
+
+    bench.transport.write(2, b"header ")
+    bench.transport.write(6, b"other")
+    bench.transport.write(2, b"payload", fin=True)
+    before = list(bench.library.calls)
+    await asyncio.sleep(0)
+
+    assert before == []
+    assert bench.library.calls == [
+        ("push", 2, b"header payload", True),
+        ("push", 6, b"other", False),
+    ]
+    assert bench.wakes == 1
+
+
+@scenario
+async def test_reset_follows_what_was_written_before_it():
+    bench = Bench()
+
+    bench.transport.write(2, b"header")
+    bench.transport.reset(2, 5)
+
+    assert bench.library.calls == [("push", 2, b"header", False), ("reset", 2, 5)]
 
 
 @scenario

@@ -23,12 +23,13 @@ class Rings:
         self.levels.clear()
 
 
-def test_write_that_fits_is_given_whole_and_at_once():
+def test_write_that_fits_is_given_whole():
     rings = Rings()
     queue = SendQueue(rings, stream_bytes=1000)
     data = bytes(600)
 
     queue.append(2, data, fin=True)
+    queue.flush()
 
     assert rings.pushed == [(2, data, True)]
     assert rings.pushed[0][1] is data
@@ -41,6 +42,7 @@ def test_write_beyond_the_ring_waits_and_goes_in_pieces():
     data = bytes(range(256)) * (5 * PIECE_BYTES // 512)
 
     queue.append(2, data, fin=True)
+    queue.flush()
     first = len(rings.pushed)
     while queue.streams:
         rings.drain()
@@ -69,14 +71,66 @@ def test_writes_of_a_stream_keep_their_order_behind_one_that_waits():
     queue = SendQueue(rings, stream_bytes=1000)
 
     queue.append(2, b"first", fin=False)
+    queue.flush()
     rings.full = False
-    queue.append(2, b"second", fin=True)
     queue.append(6, b"other", fin=False)
+    queue.flush()
     before = [data for _, data, _ in rings.pushed]
+    queue.append(2, b"second", fin=True)
     queue.pump()
 
     assert before == [b"other"]
-    assert [data for _, data, _ in rings.pushed] == [b"other", b"first", b"second"]
+    assert [data for _, data, _ in rings.pushed] == [b"other", b"firstsecond"]
+
+
+def test_small_writes_of_a_stream_are_joined():
+    rings = Rings()
+    queue = SendQueue(rings, stream_bytes=4 * PIECE_BYTES)
+    small = bytes(40 * 1024)
+
+    for _ in range(7):
+        queue.append(2, small, fin=False)
+    queue.append(2, b"", fin=True)
+    queue.append(6, b"header", fin=False)
+    queue.append(6, bytes(PIECE_BYTES), fin=True)
+    queue.flush()
+
+    assert [(stream_id, len(data), fin) for stream_id, data, fin in rings.pushed] == [
+        (2, 3 * len(small), False),
+        (2, 3 * len(small), False),
+        (2, len(small), True),
+        (6, 6, False),
+        (6, PIECE_BYTES, True),
+    ]
+
+
+def test_joined_writes_stay_below_the_limit_of_the_ring():
+    rings = Rings()
+    queue = SendQueue(rings, stream_bytes=10)
+
+    queue.append(2, b"four", fin=False)
+    queue.append(2, b"five5", fin=False)
+    queue.append(2, b"two", fin=True)
+    queue.flush()
+    first = list(rings.pushed)
+    rings.drain()
+    queue.pump()
+
+    assert first == [(2, b"fourfive5", False)]
+    assert rings.pushed[1:] == [(2, b"two", True)]
+
+
+def test_queue_says_whether_the_rings_have_taken_everything():
+    rings = Rings(full=True)
+    queue = SendQueue(rings, stream_bytes=10)
+
+    queue.append(2, b"", fin=True)
+    queue.flush()
+    waiting = queue.is_waiting
+    rings.full = False
+    queue.pump()
+
+    assert (waiting, queue.is_waiting) == (True, False)
 
 
 def test_full_ring_is_asked_once_a_pump():
@@ -86,6 +140,7 @@ def test_full_ring_is_asked_once_a_pump():
     queue = SendQueue(rings, stream_bytes=1000)
 
     queue.append(2, b"x", fin=False)
+    queue.flush()
     queue.pump()
     queue.pump()
 
@@ -98,6 +153,7 @@ def test_queued_bytes_follow_the_rings():
 
     queue.append(2, bytes(600), fin=False)
     queue.append(2, bytes(600), fin=True)
+    queue.flush()
     rings.levels[2] = 100
     moved = queue.pump()
 
