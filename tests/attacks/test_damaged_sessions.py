@@ -10,7 +10,7 @@ import logging
 import random
 
 import pytest
-from tests.attacks.actors import consume, publish
+from tests.attacks.actors import consume, publish, serving
 from tests.attacks.liar import TLS, TOKENS
 from tests.attacks.tampering import Damage, TamperedNetwork
 
@@ -61,6 +61,27 @@ async def scenario(seed):
 def test_only_the_damaged_session_suffers(part):
     for seed in range(part * PART, (part + 1) * PART):
         assert run(scenario(seed), seed=seed) == [True] * 3, f"seed {seed}"
+
+
+async def direct_scenario(seed):
+    """Consumers connect to the publisher itself; one of them is damaged."""
+    chance = random.Random(seed)
+    network = MemoryNetwork(seed, LinkProfile(delay=0.005, bandwidth=2_000_000))
+    damage = Damage(chance, rate=chance.choice([0.02, 0.1, 0.5]), outgoing=True)
+    damage.incoming = chance.random() < 0.2
+    tampered = TamperedNetwork(network, damage)
+    async with serving(network, 0.05), asyncio.TaskGroup() as group:
+        suffering = group.create_task(suffer(consume(tampered, after=chance.uniform(0.05, 0.4))))
+        honest = [group.create_task(consume(network, after=after)) for after in (0.1, 1.0)]
+        wholes = [await task for task in honest]
+        await suffering
+    return wholes
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_only_the_damaged_consumer_of_a_publisher_suffers(part):
+    for seed in range(part * PART, (part + 1) * PART):
+        assert run(direct_scenario(seed), seed=seed) == [True] * 2, f"seed {seed}"
 
 
 def test_damage_leaves_one_warning_in_the_log(caplog):
