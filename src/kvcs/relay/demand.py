@@ -438,12 +438,14 @@ class Demand:
         """Note that a publisher did not say more about the Track."""
         store = self.supply.store
         is_short = code == RequestErrorCode.INVALID_RANGE and store.largest is not None
+        # Of a publisher that is only busy nothing is learned: the subscriber asks again.
+        is_busy = code == RequestErrorCode.EXCESSIVE_LOAD
         for route, question in tuple(self._questions.items()):
             if question.probe is not probe:
                 continue
             question.probe = None
             is_fetch = isinstance(question.event, FetchReceived)
-            if is_fetch and (is_short or store.groups()):
+            if is_fetch and not is_busy and (is_short or store.groups()):
                 question.is_learned = True
             else:
                 del self._questions[route]

@@ -7,7 +7,7 @@ after every change and from time to time:
 * it is under way on an upstream FETCH: wait, however many deliveries want it;
 * it is under way on the upstream subscription, since a stream of its Group is open, or the
   Group is so young that its stream may have been overtaken: wait, for a bounded time;
-* else a publisher is asked for it, a few times at most;
+* else a publisher is asked for it, a few times at most, and once it has room for a FETCH;
 * where no publisher can say what is there, the deliveries are told to mark it.
 
 So nothing crosses the link upstream twice, and nobody waits for what does not come. A gap
@@ -91,6 +91,7 @@ class Gaps:
         subscriptions: list[UpstreamSubscription],
         *,
         ask: Callable[[int, int, float], bool],
+        is_busy: Callable[[float], bool],
         live_wait: float,
         stall_wait: float,
     ) -> None:
@@ -102,13 +103,16 @@ class Gaps:
                 list is the caller's and changes.
             ask: Sends a FETCH for positions from the first to the second, inclusive, at a
                 time, and adds it to `fetches`; returns False if there is nobody to ask.
+            is_busy: Tells whether whoever can be asked is to be asked later.
             live_wait: Seconds to wait for a Group that no stream was seen of.
-            stall_wait: Seconds to wait for a Group of which a stream is open.
+            stall_wait: Seconds to wait for a Group of which a stream is open, and for room
+                for a FETCH.
         """
         self.fetches: list[UpstreamFetch] = []
         self._store = store
         self._subscriptions = subscriptions
         self._ask = ask
+        self._is_busy = is_busy
         self._live_wait = live_wait
         self._stall_wait = stall_wait
         self._gaps: dict[_Gap, None] = {}
@@ -159,6 +163,12 @@ class Gaps:
             if gap in self._gaps and self._advance(gap, now) and start <= gap.position <= through:
                 self._give_up(gap, through, marker)
 
+    def take_back(self, fetch: UpstreamFetch, *, now: float) -> None:
+        """Count a FETCH that a publisher had no room for as never sent, for a bounded time."""
+        for gap in self._gaps:
+            if gap.asked_at == fetch.start and now < gap.since + self._stall_wait:
+                gap.tries -= 1
+
     def next_deadline(self, *, now: float) -> float | None:
         """Return when something that is under way on a subscription will be late."""
         deadlines = (self._live_deadline(gap) for gap in self._gaps)
@@ -178,6 +188,8 @@ class Gaps:
             return
         else:
             through = gap.position | MAX_VI64
+        if self._is_busy(now) and now < gap.since + self._stall_wait:
+            return
         through = self._until_covered(gap.position, min(through, gap.through))
         gap.tries = gap.tries + 1 if gap.asked_at == gap.position else 1
         gap.asked_at = gap.position

@@ -48,12 +48,14 @@ class Peer:
         session: The session.
         responder: What this peer is served.
         going_away: The peer sent GOAWAY; it gets no new requests.
+        busy_until: Until then it serves no more FETCHes than it does, as it said.
         tokens: Authorization tokens of the peer's SETUP.
     """
 
     __slots__ = (
         "_link",
         "_listeners",
+        "busy_until",
         "going_away",
         "id",
         "responder",
@@ -66,6 +68,7 @@ class Peer:
         self.session = link.session
         self.responder = TrackResponder(link.session, link.outbox, max_fetches=max_fetches)
         self.going_away = False
+        self.busy_until = 0.0
         self.tokens: tuple[Token, ...] = ()
         self._link = link
         self._listeners: dict[RequestId, Listener] = {}

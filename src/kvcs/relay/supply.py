@@ -73,6 +73,7 @@ class Supply:
             self.store,
             self.subscriptions,
             ask=self._ask,
+            is_busy=self._is_busy,
             live_wait=host.limits.live_wait,
             stall_wait=host.limits.fill_timeout,
         )
@@ -202,6 +203,11 @@ class Supply:
 
     def _ask(self, start: int, through: int, now: float) -> bool:
         return self._fetch((start, through), None, now) is not None
+
+    def _is_busy(self, now: float) -> bool:
+        """Tell whether a FETCH has a chance, but not before a publisher serves fewer of them."""
+        publishers = [p for p in self.publishers() if self._stalled.get(p.id, now) <= now]
+        return bool(publishers) and all(peer.busy_until > now for peer in publishers)
 
     def _fetch(
         self, span: tuple[int, int], location_filter: LocationFilter | None, now: float
@@ -380,7 +386,11 @@ class Supply:
         """Note that a FETCH was refused; nothing more comes of it."""
         self.gaps.fetches.remove(fetch)
         self._listener.probe_refused(fetch, rejection.code, rejection.reason, now=now)
-        self.gaps.mark_unknown(fetch.position, fetch.through, RangeMarker.UNKNOWN, now=now)
+        if rejection.code == RequestErrorCode.EXCESSIVE_LOAD and rejection.retry_after:
+            fetch.peer.busy_until = now + rejection.retry_after
+            self.gaps.take_back(fetch, now=now)
+        else:
+            self.gaps.mark_unknown(fetch.position, fetch.through, RangeMarker.UNKNOWN, now=now)
         self._look_again(now)
 
     def fetch_ended(self, fetch: UpstreamFetch, *, now: float) -> None:

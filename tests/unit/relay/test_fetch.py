@@ -10,6 +10,7 @@ from kvcs.moqt.wire.properties import Properties
 from kvcs.names import FullTrackName, Location
 
 ALL = LocationFilter.absolute_start(0, 0)
+NEXT = LocationFilter.next_object()
 LAST = 2**64 - 1
 
 
@@ -333,6 +334,48 @@ def test_expired_objects_are_unknown_without_publisher(world):
     assert consumer.objects(fresh) == whole(1)
     assert consumer.rejection(stale) is RequestErrorCode.DOES_NOT_EXIST
     assert world.statistics.cache_bytes == 0
+
+
+def test_fill_waits_until_a_busy_publisher_has_room_for_a_fetch(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.add_groups(0, 1, 2)
+    publisher.busy = True
+    fill = FillParameters(location_filter=ALL)
+
+    request_id = consumer.subscribe(Parameters(location_filter=NEXT, fill=fill))
+    world.pass_time(20)
+    asked = len(publisher.asked(ev.FetchReceived))
+    publisher.busy = False
+    world.pass_time(2)
+
+    assert 10 <= asked <= 21
+    assert consumer.objects(request_id, fetched=True) == whole(3)
+    assert consumer.markers(request_id) == []
+
+
+def test_fill_of_a_publisher_that_stays_busy_ends_with_a_mark(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.add_groups(0, 1, 2)
+    publisher.busy = True
+    fill = FillParameters(location_filter=ALL)
+
+    request_id = consumer.subscribe(Parameters(location_filter=NEXT, fill=fill))
+    world.pass_time(60)
+
+    assert consumer.objects(request_id) == []
+    assert consumer.markers(request_id) == [(RangeMarker.UNKNOWN, 2, BLOCKS)]
+
+
+def test_fetch_that_a_busy_publisher_must_answer_is_to_be_asked_again(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.add_groups(0, 1, 2)
+    consumer.fetch(layers(0, 0))
+    publisher.busy = True
+
+    request_id = consumer.fetch(layers(1, 2))
+
+    rejected = consumer.one(request_id, ev.RequestRejected)
+    assert (rejected.code, rejected.retry_after) == (RequestErrorCode.EXCESSIVE_LOAD, 1.0)
 
 
 def test_cancelled_fetch_is_forgotten(world):

@@ -93,6 +93,7 @@ class Client:
         self.responder = TrackResponder(self.session, self.outbox)
         self.stores = {}
         self.silent = set()  # kinds of requests that are not answered
+        self.busy = False  # serves no FETCH now
         self.events = []
         self.received = []  # requests of the relay
         self.bytes_out = 0
@@ -241,6 +242,9 @@ class Client:
             self.session.reject(event.request_id, RequestErrorCode.DOES_NOT_EXIST, now=now)
         elif isinstance(event, ev.SubscribeReceived):
             self.responder.answer_subscribe(event, store, now=now)
+        elif isinstance(event, ev.FetchReceived) and self.busy:
+            code = RequestErrorCode.EXCESSIVE_LOAD
+            self.session.reject(event.request_id, code, retry_interval_ms=1000, now=now)
         elif isinstance(event, ev.FetchReceived):
             self.responder.answer_fetch(event, store, now=now)
         else:
