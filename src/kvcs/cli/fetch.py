@@ -97,7 +97,7 @@ class _Wanted:
     "destination",
     type=OUTPUT_FILE,
     help="File to write; appears when everything is there and verified. Without it, "
-    "everything is verified and dropped.",
+    "everything is verified and dropped. Needs the tokens, also of an exact publication.",
 )
 @connection_options
 @pass_output

@@ -50,7 +50,7 @@ class _Settings:
 @option(
     "--exit-when-delivered",
     is_flag=True,
-    help="Leave when somebody has taken every track to its end.",
+    help="Leave when somebody has taken every track to its end; with --push the relay does.",
 )
 @option("--push", is_flag=True, help="Send PUBLISH, so that the relay takes everything at once.")
 @option(

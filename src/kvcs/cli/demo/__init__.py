@@ -70,7 +70,7 @@ def demo(output: Output, **settings: Any) -> int:
 def _configure(output: Output, settings: dict[str, Any]) -> DemoConfig:
     engine = settings.pop("engine")
     if engine is None:
-        engine = default_engine()
+        engine = default_engine(settings["model"])
         if engine == FILE:
             output.note(
                 "no model is installed (dependency group light): publishing a cache from a file"
@@ -139,12 +139,13 @@ def _decoding(portion: Portion) -> str:
     if outcome.time_to_first_token is None or compared is None:
         same = "equal" if portion.is_equal else "DIFFERENT"
         return f"{portion.name}: every byte compared, {same}"
-    how = "recomputed" if portion.is_recomputed else f"{outcome.reused_tokens} tokens reused"
+    reused = f"{outcome.reused_tokens} tokens reused while they were computed elsewhere"
+    how = "recomputed" if portion.is_recomputed else reused
     same = "equal" if compared.is_equal else "DIFFERENT"
     return (
         f"{portion.name}: first token after {_seconds(outcome.time_to_first_token)} ({how}), "
-        f"without reuse {_seconds(compared.time_to_first_token)}; {compared.tokens} tokens {same}:"
-        f"{outcome.text!r}"
+        f"alone {_seconds(compared.time_to_first_token)}; {compared.tokens} tokens {same}: "
+        f"{outcome.text.strip()!r}"
     )
 
 

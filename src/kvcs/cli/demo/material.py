@@ -62,9 +62,9 @@ class Material:
         )
 
 
-def default_engine() -> str:
-    """Return the reference engine's name where it is installed, else ``file``."""
-    return FILE if missing_packages("reference") else "reference"
+def default_engine(model: Path | None) -> str:
+    """Return the reference engine's name where it can run the model, else ``file``."""
+    return FILE if missing_packages("reference", model) else "reference"
 
 
 def prompt_text() -> str:
