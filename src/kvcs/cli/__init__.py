@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import click
 
 from kvcs.cli._errors import TIMEOUT_HINT, ExitCode, exit_code, first_cause, hint
+from kvcs.cli._text import printable
 from kvcs.errors import KvcsError
 
 __all__ = ("main", "root")
@@ -107,7 +108,7 @@ def _report(error: Exception) -> int:
         case _:
             sentence = f"unexpected {type(error).__name__}: {error}"
             advice, code = "This is a bug in kvcs; KVCS_DEBUG=1 shows where.", ExitCode.FAILED
-    _say(sentence, advice)
+    _say(printable(sentence), advice)
     if os.environ.get("KVCS_DEBUG"):
         traceback.print_exception(error)
     return code

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import click
 
-from kvcs.cli._output import JsonFormatter, Output
+from kvcs.cli._output import JsonFormatter, Output, TextFormatter
 from kvcs.cli._units import DURATION
 from kvcs.errors import ConfigError
 
@@ -163,10 +163,7 @@ class RelaySettings:
 def configure_logging(level: str, *, as_json: bool = False) -> None:
     """Send the log of kvcs to standard error."""
     stream = logging.StreamHandler()
-    if as_json:
-        stream.setFormatter(JsonFormatter())
-    else:
-        stream.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    stream.setFormatter(JsonFormatter() if as_json else TextFormatter())
     logger = logging.getLogger("kvcs")
     logger.handlers = [stream]
     logger.setLevel(level)

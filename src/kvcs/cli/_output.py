@@ -1,4 +1,7 @@
-"""What a command shows: data on standard output, everything else on standard error."""
+"""What a command shows: data on standard output, everything else on standard error.
+
+Files and peers put their own words into it: what could act on a terminal is shown as escapes.
+"""
 
 import json
 import logging
@@ -11,7 +14,9 @@ from rich.live import Live
 from rich.progress import Progress
 from rich.table import Table
 
-__all__ = ("JsonFormatter", "Output", "format_bytes", "rounded")
+from kvcs.cli._text import printable
+
+__all__ = ("JsonFormatter", "Output", "TextFormatter", "format_bytes", "rounded")
 
 
 def format_bytes(size_bytes: float) -> str:
@@ -26,6 +31,18 @@ def format_bytes(size_bytes: float) -> str:
 def rounded(seconds: float | None) -> float | None:
     """Return seconds to the microsecond, for JSON."""
     return None if seconds is None else round(seconds, 6)
+
+
+class TextFormatter(logging.Formatter):
+    """One line for people; only a traceback adds to it."""
+
+    def __init__(self) -> None:
+        """Show time, level, logger and message."""
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as the library has it
+        """Return the line."""
+        return printable(super().formatMessage(record))
 
 
 class JsonFormatter(logging.Formatter):
@@ -76,7 +93,7 @@ class Output:
     def text(self, text: str) -> None:
         """Print a result for people on standard output; does nothing with --json."""
         if not self.as_json:
-            self._out.print(text, markup=False, soft_wrap=True)
+            self._out.print(printable(text, keep="\n"), markup=False, soft_wrap=True)
 
     def table(self, table: Table) -> None:
         """Print a table for people on standard output; does nothing with --json."""
@@ -86,7 +103,7 @@ class Output:
     def note(self, text: str) -> None:
         """Tell what is going on, on standard error."""
         if not self.quiet:
-            self._err.print(text, markup=False, soft_wrap=True)
+            self._err.print(printable(text, keep="\n"), markup=False, soft_wrap=True)
 
     def live(self, draw: Callable[[], RenderableType]) -> Live:
         """Return a picture that is drawn again and again, for a terminal."""
