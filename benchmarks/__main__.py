@@ -19,15 +19,15 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="aimed at per measured case")
     arguments = parser.parse_args()
     results = asyncio.run(import_module(f"benchmarks.{arguments.name}").run(arguments.seconds))
-    rows = [result.to_json() for result in results]
     if arguments.json:
-        print(json.dumps(rows, indent=1))
+        print(json.dumps([result.to_json() for result in results], indent=1))
         return
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {sys.version.split()[0]}")
-    for row in rows:
-        baseline = "" if row["baseline"] is None else f"  baseline {row['baseline']:>9.4g}"
-        ratio = "" if row["ratio"] is None else f"  ratio {row['ratio']:.3f}"
-        print(f"{row['name']:<36} {row['value']:>9.4g} {row['unit']:<20}{baseline}{ratio}")
+    print(
+        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
+        f"Python {sys.version.split()[0]}"
+    )
+    for result in results:
+        print(result.to_text())
 
 
 if __name__ == "__main__":

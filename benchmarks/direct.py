@@ -4,10 +4,12 @@ All Objects exist before the measurement starts: it shows what delivery costs, n
 ``plain`` counts octets at the MOQT level, ``verified`` is the whole consumer.
 """
 
-from benchmarks.method import Node, Result, Sample, compare, median
+from benchmarks.method import MIN_ROUNDS, Node, Result, Sample, compare
 from benchmarks.setup import certificate, free_port
 
-LAYERS = 32
+LAYERS = 8
+#: Most octets of one publication, which publisher and consumer both hold.
+MAX_BYTES = 2**28
 SIZES = {"32KiB": 32 * 1024, "128KiB": 128 * 1024, "1MiB": 2**20}
 
 
@@ -32,10 +34,11 @@ async def _size(name: str, object_bytes: int, seconds: float) -> list[Result]:
         Node("consumer", certificate=files, port=port) as consumer,
     ):
         await source.ask("cpu")
-        trial = await sink.ask("take", size=64 * 2**20)
+        trial = await sink.ask("take", size=16 * 2**20)
         rate = trial["bytes"] / trial["seconds"]
-        blocks = max(1, round(min(rate * seconds, 2**29) / per_block))
+        blocks = max(1, round(min(rate * seconds, MAX_BYTES) / per_block))
         size = blocks * per_block
+        rounds = max(MIN_ROUNDS, round(MIN_ROUNDS * rate * seconds / size))
         namespace = (await publisher.ask("publish", blocks=blocks))["namespace"]
 
         async def raw() -> Sample:
@@ -49,23 +52,15 @@ async def _size(name: str, object_bytes: int, seconds: float) -> list[Result]:
             return _sample(sample, (await publisher.ask("cpu"))["cpu_s"] - before)
 
         copy, plain, verified = await compare(
-            [raw, lambda: kvcs("plain", size=size), lambda: kvcs("verified")]
+            [raw, lambda: kvcs("plain", size=size), lambda: kvcs("verified")], rounds=rounds
         )
     return [
         result
         for kind, samples in (("plain", plain), ("verified", verified))
         for result in (
-            Result(
-                name=f"direct/{name}/{kind}",
-                value=median(samples, "mb_s"),
-                unit="MB/s",
-                baseline=median(copy, "mb_s"),
-            ),
-            Result(
-                name=f"direct/{name}/{kind}/cpu_s_per_gb",
-                value=median(samples, "cpu_s_per_gb"),
-                unit="CPU s/GB, both sides",
-                baseline=median(copy, "cpu_s_per_gb"),
+            Result.of(f"direct/{name}/{kind}", "MB/s", "mb_s", samples, copy),
+            Result.of(
+                f"direct/{name}/{kind}/cpu", "CPU s/GB, both sides", "cpu_s_per_gb", samples, copy
             ),
         )
     ]

@@ -2,7 +2,9 @@
 
 A case runs in processes of its own. Baseline and candidate take turns, at least five times
 each, and the medians are compared: these machines are shared, and a ratio of the same run
-says more than a figure. CPU seconds are those of the measured process, user and system.
+says more than a figure. The spread shown beside a ratio is that of the single rounds, each
+candidate divided by the baseline just before it. CPU seconds are those of the measured
+process, user and system, all threads.
 """
 
 import asyncio
@@ -10,13 +12,16 @@ import json
 import statistics
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, Self
 
 __all__ = ("MIN_ROUNDS", "Node", "Result", "Sample", "compare", "median")
 
 MIN_ROUNDS: Final = 5
 _NODE_TIMEOUT: Final = 120.0
+
+type Sample = dict[str, float]
+type Measure = Callable[[], Awaitable[Sample]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,22 +33,52 @@ class Result:
         value: Median of the candidate.
         unit: Unit of value and baseline.
         baseline: Median of the baseline in the same run, or a bound; None where nothing is asked.
-        ratio: value / baseline.
+        spread: Least and greatest ratio of a round; None without a baseline by round.
     """
 
     name: str
     value: float
     unit: str
     baseline: float | None = None
+    spread: tuple[float, float] | None = None
+
+    @classmethod
+    def of(
+        cls, name: str, unit: str, key: str, samples: Sequence[Sample], baseline: Sequence[Sample]
+    ) -> Self:
+        """Compare one figure of the candidate with that of the baseline."""
+        ratios = [one[key] / other[key] for one, other in zip(samples, baseline, strict=True)]
+        return cls(
+            name=name,
+            value=median(samples, key),
+            unit=unit,
+            baseline=median(baseline, key),
+            spread=(min(ratios), max(ratios)),
+        )
+
+    @property
+    def ratio(self) -> float | None:
+        """Value over baseline."""
+        return self.value / self.baseline if self.baseline else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result with its ratio."""
-        ratio = self.value / self.baseline if self.baseline else None
-        return {**asdict(self), "ratio": ratio}
+        """Return the result as it is printed with ``--json``."""
+        return {
+            "name": self.name,
+            "value": self.value,
+            "unit": self.unit,
+            "baseline": self.baseline,
+            "ratio": self.ratio,
+        }
 
-
-type Sample = dict[str, float]
-type Measure = Callable[[], Awaitable[Sample]]
+    def to_text(self) -> str:
+        """Return the result as a line of a table."""
+        text = f"{self.name:<32} {self.value:>9.4g} {self.unit:<24}"
+        if self.baseline is not None:
+            text += f" baseline {self.baseline:>9.4g}  ratio {self.ratio:.3f}"
+        if self.spread is not None:
+            text += f" ({self.spread[0]:.3f}..{self.spread[1]:.3f})"
+        return text
 
 
 class Node:

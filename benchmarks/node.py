@@ -57,6 +57,11 @@ def cpu_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
+def peak_memory_mb() -> float:
+    """Return the most resident memory of this process so far, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+
+
 def server_tls(certificate: dict[str, str]) -> ServerTls:
     """Return the server's settings."""
     return ServerTls(
@@ -94,11 +99,13 @@ class RawSourceNode(Node):
 
 
 class RawSinkNode(Node):
+    async def open(self) -> None:
+        self.sink = RawSink(self.settings["port"], self.certificate)
+
     async def take(self, size: int) -> dict[str, Any]:
-        sink = RawSink(self.settings["port"], self.certificate)
-        await asyncio.wait_for(asyncio.shield(sink._client.connected), 10)  # noqa: SLF001
+        await self.sink.ready()
         cpu = cpu_seconds()
-        seconds = await sink.take(size)
+        seconds = await self.sink.take(size)
         return {"seconds": seconds, "bytes": size, "cpu_s": cpu_seconds() - cpu}
 
 
@@ -175,6 +182,8 @@ class RelayNode(Node):
         return {
             "bytes_in": statistics.bytes_in,
             "bytes_out": statistics.bytes_out,
+            "cache_mb": statistics.cache_bytes / 1e6,
+            "peak_mb": peak_memory_mb(),
             "cpu_s": cpu_seconds(),
         }
 

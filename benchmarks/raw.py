@@ -3,8 +3,8 @@
 `RawSource` sends on request, 8 unidirectional streams of 2 MiB at a time, the shape that costs
 aiopquic least. `RawSink` asks and counts. `Forwarder` stands between one source and several
 sinks and copies every stream to all of them: what a relay would cost that understands nothing
-and keeps nothing. Settings are those of `kvcs.transport`, received bytes gather for a
-millisecond as they do there.
+and keeps nothing. Settings are those of `kvcs.transport`, and received bytes gather for as
+long as they do there.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from aiopquic.quic.connection import QuicConnection, QuicEngine
 from aiopquic.quic.events import HandshakeCompleted, StreamDataReceived
 
 from kvcs.transport.interface import TransportConfig
+from kvcs.transport.pump import GATHER_INTERVAL
 
 __all__ = ("Forwarder", "RawSink", "RawSource")
 
@@ -78,7 +79,7 @@ class _Outgoing:
 
 
 class _Server:
-    """Accepts connections and drains them, gathering for a millisecond."""
+    """Accepts connections and drains them at once: sinks send next to nothing."""
 
     def __init__(self, port: int, certificate: dict[str, str], on_event: Any) -> None:
         self._on_event = on_event
@@ -135,7 +136,7 @@ class RawSource:
 
 
 class _Client:
-    """A connection that drains its events, gathering for a millisecond."""
+    """A connection that drains its events, and lets much of it gather."""
 
     def __init__(self, port: int, certificate: dict[str, str], on_event: Any) -> None:
         self._loop = asyncio.get_running_loop()
@@ -158,7 +159,7 @@ class _Client:
                 self._on_event(event)
         if received > 4096:
             self._loop.remove_reader(self.quic.eventfd)
-            self._loop.call_later(_TICK, self._resume)
+            self._loop.call_later(GATHER_INTERVAL, self._resume)
 
     def _resume(self) -> None:
         self._loop.add_reader(self.quic.eventfd, self._wake)
@@ -177,9 +178,12 @@ class RawSink:
         self._left = 0
         self._done: asyncio.Future[float] | None = None
 
+    async def ready(self) -> None:
+        """Wait for the connection."""
+        await self._client.connected
+
     async def take(self, size: int) -> float:
         """Receive `size` octets; return the seconds that it took."""
-        await self._client.connected
         self._left = size
         self._done = asyncio.get_running_loop().create_future()
         started_at = time.monotonic()

@@ -3,11 +3,12 @@
 The relay has nothing of the publication when the consumers ask for it, all at the same time.
 Octets are counted, not verified, at both kinds of receivers, so that what is compared is the
 process in the middle. ``relay/backbone`` is what the relay took from the publisher over what
-each consumer got.
+each consumer got, ``relay/memory`` the relay's peak resident memory beside what its cache held.
 """
 
 import asyncio
-import contextlib
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 
 from benchmarks.method import Node, Result, Sample, compare, median
 from benchmarks.setup import certificate, free_port
@@ -15,83 +16,101 @@ from benchmarks.setup import certificate, free_port
 LAYERS = 32
 OBJECT_BYTES = 128 * 1024
 CONSUMERS = (1, 2, 4)
+#: Octets a second that the forwarder moves at least, in and out, to find sizes.
+MOVED_PER_SECOND = 80e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """The processes of all cases."""
+
+    forwarder: Node
+    relay: Node
+    publisher: Node
+    sinks: list[Node]
+    consumers: list[Node]
+
+    async def forward(self, count: int, size: int) -> Sample:
+        """Let the forwarder serve `count` sinks."""
+        before = (await self.forwarder.ask("sinks", count=count))["cpu_s"]
+        answers = await asyncio.gather(
+            *(sink.ask("take", size=size) for sink in self.sinks[:count])
+        )
+        return _sample(answers, (await self.forwarder.ask("cpu"))["cpu_s"] - before, size)
+
+    async def serve(self, count: int, size: int) -> Sample:
+        """Let the relay serve `count` consumers with a publication that is new to it."""
+        blocks = size // (2 * LAYERS * OBJECT_BYTES)
+        namespace = (await self.publisher.ask("publish", blocks=blocks))["namespace"]
+        before = await self.relay.ask("statistics")
+        answers = await asyncio.gather(
+            *(
+                consumer.ask("plain", namespace=namespace, size=size)
+                for consumer in self.consumers[:count]
+            )
+        )
+        after = await self.relay.ask("statistics")
+        return {
+            **_sample(answers, after["cpu_s"] - before["cpu_s"], size),
+            "backbone": (after["bytes_in"] - before["bytes_in"]) / size,
+            "peak_mb": after["peak_mb"],
+            "cache_mb": after["cache_mb"],
+        }
 
 
 async def run(seconds: float) -> list[Result]:
     """Measure for every number of consumers."""
     results: list[Result] = []
-    for consumers in CONSUMERS:
-        results += await _fan_out(consumers, seconds)
+    async with AsyncExitStack() as stack:
+        site = await _open(stack)
+        for count in CONSUMERS:
+            per_block = 2 * LAYERS * OBJECT_BYTES
+            blocks = max(1, round(MOVED_PER_SECOND * seconds / (count + 1) / per_block))
+            results += await _fan_out(site, count, blocks * per_block)
     return results
 
 
-async def _fan_out(count: int, seconds: float) -> list[Result]:
+async def _open(stack: AsyncExitStack) -> Site:
     files = certificate()
     source_port, forwarder_port, relay_port = free_port(), free_port(), free_port()
-    blocks = max(1, round(40e6 * seconds / count / (2 * LAYERS * OBJECT_BYTES)))
-    size = blocks * 2 * LAYERS * OBJECT_BYTES
-    async with contextlib.AsyncExitStack() as stack:
-        enter = stack.enter_async_context
-        source = await enter(Node("raw-source", certificate=files, port=source_port))
-        await source.ask("cpu")
-        forwarder = await enter(
-            Node("forwarder", certificate=files, port=forwarder_port, source_port=source_port)
-        )
-        relay = await enter(Node("relay", certificate=files, port=relay_port))
-        await forwarder.ask("cpu")
-        await relay.ask("cpu")
-        publisher = await enter(
-            Node(
-                "publisher",
-                certificate=files,
-                relay_port=relay_port,
-                layers=LAYERS,
-                object_bytes=OBJECT_BYTES,
-            )
-        )
-        sinks = [
-            await enter(Node("raw-sink", certificate=files, port=forwarder_port))
-            for _ in range(count)
-        ]
-        consumers = [
-            await enter(Node("consumer", certificate=files, port=relay_port)) for _ in range(count)
-        ]
+    geometry = {"layers": LAYERS, "object_bytes": OBJECT_BYTES}
 
-        async def forward() -> Sample:
-            before = (await forwarder.ask("sinks", count=count))["cpu_s"]
-            answers = await asyncio.gather(*(sink.ask("take", size=size) for sink in sinks))
-            cpu = (await forwarder.ask("cpu"))["cpu_s"] - before
-            return _sample(answers, cpu, size)
+    async def node(role: str, **settings: object) -> Node:
+        return await stack.enter_async_context(Node(role, certificate=files, **settings))
 
-        async def serve() -> Sample:
-            namespace = (await publisher.ask("publish", blocks=blocks))["namespace"]
-            before = await relay.ask("statistics")
-            answers = await asyncio.gather(
-                *(consumer.ask("plain", namespace=namespace, size=size) for consumer in consumers)
-            )
-            after = await relay.ask("statistics")
-            sample = _sample(answers, after["cpu_s"] - before["cpu_s"], size)
-            return {**sample, "backbone": (after["bytes_in"] - before["bytes_in"]) / size}
+    source = await node("raw-source", port=source_port)
+    await source.ask("cpu")
+    forwarder = await node("forwarder", port=forwarder_port, source_port=source_port)
+    relay = await node("relay", port=relay_port)
+    await forwarder.ask("cpu")
+    await relay.ask("cpu")
+    return Site(
+        forwarder=forwarder,
+        relay=relay,
+        publisher=await node("publisher", relay_port=relay_port, **geometry),
+        sinks=[await node("raw-sink", port=forwarder_port) for _ in range(max(CONSUMERS))],
+        consumers=[await node("consumer", port=relay_port) for _ in range(max(CONSUMERS))],
+    )
 
-        forwarded, served = await compare([forward, serve])
+
+async def _fan_out(site: Site, count: int, size: int) -> list[Result]:
+    forwarded, served = await compare(
+        [lambda: site.forward(count, size), lambda: site.serve(count, size)]
+    )
     return [
-        Result(
-            name=f"relay/egress/{count}",
-            value=median(served, "egress_mb_s"),
-            unit="MB/s to all consumers",
-            baseline=median(forwarded, "egress_mb_s"),
-        ),
-        Result(
-            name=f"relay/cpu_s_per_gb/{count}",
-            value=median(served, "cpu_s_per_gb"),
-            unit="CPU s/GB moved",
-            baseline=median(forwarded, "cpu_s_per_gb"),
-        ),
+        Result.of(f"relay/egress/{count}", "MB/s to all", "egress_mb_s", served, forwarded),
+        Result.of(f"relay/cpu/{count}", "CPU s/GB moved", "cpu_s_per_gb", served, forwarded),
         Result(
             name=f"relay/backbone/{count}",
             value=median(served, "backbone"),
             unit="bytes in / useful bytes",
             baseline=1.0,
+        ),
+        Result(
+            name=f"relay/memory/{count}",
+            value=max(sample["peak_mb"] for sample in served),
+            unit="MB of RSS at most",
+            baseline=max(sample["cache_mb"] for sample in served),
         ),
     ]
 

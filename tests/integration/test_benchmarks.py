@@ -1,0 +1,81 @@
+"""Each benchmark runs and prints what it promises; the figures mean nothing here."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CODE = ("encode", "decode")
+SIZES = ("32KiB", "128KiB", "1MiB")
+CODEC = (
+    *(f"codec/{part}/{way}" for part in ("object_header", "subscribe") for way in CODE),
+    *(f"codec/{size}/{what}" for size in SIZES for what in ("send", "receive", "payload")),
+)
+DIRECT = tuple(
+    f"direct/{size}/{kind}{figure}"
+    for size in SIZES
+    for kind in ("plain", "verified")
+    for figure in ("", "/cpu")
+)
+PIPELINE = tuple(
+    f"pipeline/{case}{figure}"
+    for case in ("first_layer", "first_layer/relay")
+    for figure in ("", "/first_ms", "/all_ms")
+)
+RELAY = tuple(
+    f"relay/{figure}/{count}"
+    for count in (1, 2, 4)
+    for figure in ("egress", "cpu", "backbone", "memory")
+)
+#: Figures that stand for themselves.
+WITHOUT_BASELINE = {name for name in CODEC if "header" in name or "subscribe" in name} | {
+    name for name in PIPELINE if name.endswith("_ms")
+}
+
+
+def measure(name):
+    command = [sys.executable, "-m", "benchmarks", name, "--json", "--seconds", "0.02"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def check(rows, names):
+    assert [row["name"] for row in rows] == list(names)
+    for row in rows:
+        assert set(row) == {"name", "value", "unit", "baseline", "ratio"}
+        assert row["value"] > 0
+        assert row["unit"]
+        if row["name"] in WITHOUT_BASELINE:
+            assert (row["baseline"], row["ratio"]) == (None, None)
+        else:
+            assert row["ratio"] == pytest.approx(row["value"] / row["baseline"])
+
+
+def test_codec_prints_its_results():
+    check(measure("codec"), CODEC)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(150)
+def test_direct_prints_its_results():
+    check(measure("direct"), DIRECT)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(150)
+def test_pipeline_prints_its_results():
+    check(measure("pipeline"), PIPELINE)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(150)
+def test_relay_prints_its_results():
+    rows = measure("relay")
+
+    check(rows, RELAY)
+    backbone = [row["ratio"] for row in rows if "backbone" in row["name"]]
+    assert backbone == pytest.approx([1.0] * 3, abs=0.05)
