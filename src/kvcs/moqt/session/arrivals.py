@@ -92,12 +92,12 @@ class Arrivals:
         self._control.receive(data, fin=fin)
         if self._control.is_complete and not was_complete:
             for held in self._early.release(_KEY):
-                self.receive(held.stream_id, b"".join(held.pieces), fin=held.fin)
+                self.receive(held.stream_id, bytes(held.data), fin=held.fin)
 
     def _receive_early(self, stream_id: StreamId, data: bytes | memoryview, *, fin: bool) -> None:
         if stream_id & _UNIDIRECTIONAL and self._begins_control(stream_id, data):
             held = self._early.drop(stream_id)
-            begun = b"".join(held.pieces) if held is not None else b""
+            begun = bytes(held.data) if held is not None else b""
             self._control.peer_stream_id = stream_id
             self._receive_control(begun + data if begun else data, fin=fin)
         elif not self._early.hold(_KEY, stream_id, data, fin=fin):
@@ -105,11 +105,9 @@ class Arrivals:
 
     def _begins_control(self, stream_id: StreamId, data: bytes | memoryview) -> bool:
         held = self._early.peek(stream_id)
-        if self._control.peer_stream_id is not None or (
-            held and held.size_bytes >= _MAX_TYPE_BYTES
-        ):
+        if self._control.peer_stream_id is not None or (held and len(held.data) >= _MAX_TYPE_BYTES):
             return False
-        begun = b"".join(held.pieces) if held is not None else b""
+        begun = bytes(held.data) if held is not None else b""
         try:
             stream_type = decode_vi64(begun + data if begun else data)[0]
         except NeedMore:

@@ -2,14 +2,14 @@
 
 This is the hot path: one turn of `DataStream.receive` per piece, one turn of its loop per
 Object. A payload is copied once, whether it came in one piece or in many: pieces are kept
-as views and joined when the Object is complete. A view keeps the whole piece alive, so a
-part that is small beside its piece is copied instead, which bounds memory to about twice
-what is accounted.
+as views and joined when the Object is complete. A view keeps the whole piece alive, and costs
+more than a few octets do, so a part that is small, or small beside its piece, is copied
+instead. Both bound memory to about twice what is accounted.
 
 Source: MOQT draft 22, Sections 11.3 and 11.4.
 """
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from kvcs.errors import StreamError, StreamResetCode
 from kvcs.moqt.codepoints import GroupOrder, ObjectStatus
@@ -31,6 +31,9 @@ from kvcs.moqt.wire.subgroup import ObjectHeader, SubgroupHeader, decode_object_
 from kvcs.varint import NeedMore
 
 __all__ = ("DataStream", "FetchRecords", "Records", "SubgroupRecords")
+
+# Parts below this size are put together; a view of its own costs a few hundred octets.
+_SMALL_BYTES: Final = 2048
 
 
 class Records(Protocol):
@@ -166,7 +169,7 @@ class DataStream:
         self._head = b""  # an unfinished record, without any of its payload
         self._missing = 0  # octets of the begun payload that have not come
         self._in_pieces = False  # the begun payload is handed on as it comes
-        self._parts: list[bytes | memoryview] = []
+        self._parts: list[bytearray | memoryview] = []
         self._held_bytes = 0
 
     def __repr__(self) -> str:
@@ -260,8 +263,14 @@ class DataStream:
             raise StreamError(StreamResetCode.EXCESSIVE_LOAD, self._stream_id)
         context.partial_bytes += len(part)
         self._held_bytes += len(part)
-        is_small = self._missing and 2 * len(part) < piece_bytes
-        self._parts.append(bytes(part) if is_small else part)
+        is_small = len(part) < _SMALL_BYTES or (self._missing and 2 * len(part) < piece_bytes)
+        last = self._parts[-1] if self._parts else None
+        if not is_small:
+            self._parts.append(part)
+        elif isinstance(last, bytearray):
+            last += part
+        else:
+            self._parts.append(bytearray(part))
 
     def _complete(self) -> None:
         if self._in_pieces:

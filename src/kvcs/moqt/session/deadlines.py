@@ -1,13 +1,17 @@
 """What a session waits for, and until when.
 
-Setting and clearing a deadline is constant time and moving one later leaves the heap
-alone, since data streams move theirs with every piece that arrives.
+Setting and clearing a deadline is constant time, on the whole, and moving one later leaves
+the heap alone, since data streams move theirs with every piece that arrives.
 """
 
 from enum import IntEnum, auto
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+from typing import Final
 
 __all__ = ("Deadlines", "Timer")
+
+# Cleared deadlines that may stay in the heap, beside as many as are set.
+_LEAST_STALE: Final = 64
 
 
 class Timer(IntEnum):
@@ -52,6 +56,14 @@ class Deadlines:
     def clear(self, timer: Timer, subject: int) -> None:
         """Stop waiting; nothing happens when nothing is waited for."""
         self._due.pop((timer, subject), None)
+        if len(self._heap) > 2 * len(self._due) + _LEAST_STALE:
+            self._forget_stale()
+
+    def _forget_stale(self) -> None:
+        """Drop what is not waited for any more, before its time comes."""
+        self._queued = dict(self._due)
+        self._heap = [(due, key) for key, due in self._due.items()]
+        heapify(self._heap)
 
     def clear_all(self) -> None:
         """Stop waiting for anything."""

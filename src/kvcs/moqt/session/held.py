@@ -19,15 +19,13 @@ class HeldStream:
 
     Attributes:
         stream_id: The stream.
-        pieces: Its bytes.
-        size_bytes: Octets of them.
+        data: Its bytes.
         fin: It has ended.
         reset_code: It was reset with this code.
     """
 
     stream_id: StreamId
-    pieces: list[bytes] = field(default_factory=list[bytes])
-    size_bytes: int = 0
+    data: bytearray = field(default_factory=bytearray)
     fin: bool = False
     reset_code: int | None = None
 
@@ -72,8 +70,7 @@ class HeldStreams:
             self._keys[stream_id] = (key, stream)
             self._by_key.setdefault(key, []).append(stream)
         stream = self._keys[stream_id][1]
-        stream.pieces.append(bytes(data))
-        stream.size_bytes += len(data)
+        stream.data += data
         stream.fin = fin
         self._free_bytes -= len(data)
         return True
@@ -100,7 +97,7 @@ class HeldStreams:
         self._by_key[key].remove(stream)
         if not self._by_key[key]:
             del self._by_key[key]
-        self._free_bytes += stream.size_bytes
+        self._free_bytes += len(stream.data)
         return stream
 
     def release(self, key: object) -> Iterator[HeldStream]:

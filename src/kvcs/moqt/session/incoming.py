@@ -114,7 +114,7 @@ class IncomingStreams:
         for key in (("alias", request.track_alias), ("request", request.request_id)):
             for held in self._held.release(key):
                 self._context.deadlines.clear(Timer.PENDING_STREAM, held.stream_id)
-                self._open(held.stream_id, b"".join(held.pieces), fin=held.fin)
+                self._open(held.stream_id, bytes(held.data), fin=held.fin)
                 if held.reset_code is not None:
                     self.receive_reset(held.stream_id, held.reset_code)
 

@@ -111,7 +111,7 @@ def test_small_part_of_a_large_piece_does_not_keep_the_piece_alive(make_subscrib
     peer.session.receive_stream(7, piece, False, now=0)
 
     (part,) = peer.session._incoming._streams[7]._parts
-    assert type(part) is bytes
+    assert type(part) is bytearray
     assert peer.session._context.partial_bytes == len(part) == 48
 
 
