@@ -839,6 +839,22 @@ def test_nobody_to_deliver_to_is_not_a_delivery(world):
     run(scenario())
 
 
+def test_delivered_is_what_several_requests_of_one_peer_bring_together(world):
+    async def scenario():
+        here = world()
+        delivered = []
+        async with published(here) as publication, here.consumer() as consumer:
+            (candidate,) = await consumer.discover(here.tokens)
+            for layers in (range(2), range(4, LAYERS), range(2, 4)):
+                async with consumer.retrieve(candidate, layers=layers, timeout=10) as retrieval:
+                    await retrieval.finished()
+                delivered.append(await publication.wait_delivered(1.0))
+
+        assert delivered == [False, False, True]
+
+    run(scenario())
+
+
 @pytest.mark.parametrize(("bandwidth", "shortest", "longest"), [(2000, 3, 9), (10, 6, 13)])
 def test_slow_subscriber_makes_the_publisher_wait_but_not_for_ever(
     world, bandwidth, shortest, longest

@@ -264,8 +264,9 @@ class Publication:
     async def wait_delivered(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - a result
         """Wait until all of a complete publication was delivered; False at the timeout.
 
-        A data track is delivered when a subscriber was sent all that it was owed, and
-        PUBLISH_DONE after it, or when a FETCH of the whole track has ended.
+        A data track is delivered when the subscriptions, fills and fetches of one peer that
+        have ended bring all its Objects together: a relay subscribes to what is to come and
+        fetches what came before.
         """
         return await self._until(self._has_delivered, timeout)
 

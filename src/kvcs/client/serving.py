@@ -31,6 +31,7 @@ from kvcs.moqt.session.events import (
 )
 from kvcs.moqt.track.delivery import Delivery
 from kvcs.moqt.track.fetch_delivery import FetchDelivery
+from kvcs.moqt.track.interval import MAX_POSITION, IntervalSet, to_location, to_position
 from kvcs.moqt.track.responder import TrackResponder
 from kvcs.moqt.track.store import TrackStore
 from kvcs.moqt.track.subscription_delivery import SubscriptionDelivery
@@ -56,10 +57,11 @@ class Registry(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Served:
-    """One subscription or FETCH that was accepted."""
+    """One subscription or FETCH that was accepted, and the positions that it brings."""
 
     track: PublishedTrack
     delivery: SubscriptionDelivery | FetchDelivery
+    positions: tuple[tuple[int, int], ...]
 
 
 class Serving:
@@ -89,7 +91,7 @@ class Serving:
             connection.session, connection.outbox, max_fetches=config.max_fetches
         )
         self._served: dict[RequestId, _Served] = {}
-        self._delivered: set[PublishedTrack] = set()
+        self._delivered: dict[PublishedTrack, IntervalSet] = {}
         self._listeners: dict[RequestId, TrackNamespace] = {}
         self._announced: dict[TrackNamespace, RequestId] = {}
         connection.listen(self._receive)
@@ -167,18 +169,18 @@ class Serving:
             self.connection.wake()
 
     def has_delivered(self, track: PublishedTrack) -> bool:
-        """Tell whether the peer has all of an ended track.
+        """Tell whether the peer has all of an ended track, by whatever requests.
 
-        A subscriber says so with the end of its request stream after PUBLISH_DONE; of a
-        FETCH is known that it was sent to its end.
+        A relay subscribes to what is still to come and fetches the rest, so what they bring is
+        added up. A subscriber says that it has its part, fills included, with the end of its
+        request stream after PUBLISH_DONE; of a FETCH is known that it was sent to its end.
         """
         for request_id, served in tuple(self._served.items()):
             delivery = served.delivery
-            is_sent = isinstance(delivery, FetchDelivery) and delivery.finished
-            if served.track is track and is_sent and track.is_ended:
-                del self._served[request_id]
-                self._delivered.add(track)
-        return track in self._delivered
+            if served.track is track and isinstance(delivery, FetchDelivery) and delivery.finished:
+                self._note_delivered(request_id)
+        delivered = self._delivered.get(track)
+        return track.is_ended and delivered is not None and _covers(delivered, track.store)
 
     def close(self) -> None:
         """Let go of the session, which is over or goes on without the publisher."""
@@ -196,7 +198,7 @@ class Serving:
             case PublishNamespaceReceived() | PublishReceived() | SubscribeTracksReceived():
                 self._refuse(event.request_id, RequestErrorCode.NOT_SUPPORTED, "not a relay")
             case SubscriberFinished(request_id=request_id, in_order=in_order):
-                self._note_finished(request_id, in_order=in_order)
+                self._finish(request_id, in_order=in_order)
             case RequestAccepted(request_id=request_id, parameters=parameters):
                 self._accept_push(request_id, parameters)
             case RequestCancelled(request_id=request_id) | RequestRejected(request_id=request_id):
@@ -209,10 +211,17 @@ class Serving:
                 self._responder.receive(event, now=self.connection.now)
         self.connection.wake()
 
-    def _note_finished(self, request_id: RequestId, *, in_order: bool) -> None:
+    def _finish(self, request_id: RequestId, *, in_order: bool) -> None:
+        if in_order:
+            self._note_delivered(request_id)
+        self._served.pop(request_id, None)
+
+    def _note_delivered(self, request_id: RequestId) -> None:
         served = self._served.pop(request_id, None)
-        if served is not None and served.track.is_ended and in_order:
-            self._delivered.add(served.track)
+        if served is not None:
+            delivered = self._delivered.setdefault(served.track, IntervalSet())
+            for start, end in served.positions:
+                delivered.add(start, end)
 
     def _answer(self, event: SubscribeReceived | FetchReceived | TrackStatusReceived) -> None:
         track = self._registry.find(event.track)
@@ -241,9 +250,8 @@ class Serving:
         track: PublishedTrack,
         delivery: SubscriptionDelivery | FetchDelivery,
     ) -> None:
-        """Remember what counts as a delivery of the whole track."""
-        if isinstance(delivery, SubscriptionDelivery) or _takes_all(delivery, track.store):
-            self._served[request_id] = _Served(track, delivery)
+        """Remember what counts towards a delivery of the whole track."""
+        self._served[request_id] = _Served(track, delivery, _positions(delivery, track.store))
 
     def _accept_push(self, request_id: RequestId, parameters: Parameters) -> None:
         """Apply what the relay says about a track that was pushed to it."""
@@ -271,16 +279,38 @@ class Serving:
         self.connection.session.reject(request_id, code, reason=reason, now=self.connection.now)
 
 
-def _takes_all(delivery: FetchDelivery, store: TrackStore) -> bool:
-    """Tell whether a FETCH asks for every Object of a track that has ended."""
+def _positions(
+    delivery: SubscriptionDelivery | FetchDelivery, store: TrackStore
+) -> tuple[tuple[int, int], ...]:
+    """Return what a delivery that begins now will have brought when it has finished."""
+    if isinstance(delivery, FetchDelivery):
+        return _unfiltered(delivery, 0)
+    begun = 0 if store.largest is None else to_position(store.largest) + 1
+    fills = [interval for fill in delivery.fills for interval in _unfiltered(fill, 0)]
+    return (*fills, *_unfiltered(delivery, begun))
+
+
+def _unfiltered(
+    delivery: SubscriptionDelivery | FetchDelivery, begun: int
+) -> tuple[tuple[int, int], ...]:
     terms = delivery.terms
+    start = max(begun, to_position(terms.location_range.start))
     end = terms.location_range.end
-    is_whole = terms.location_range.start == Location(0, 0) and store.end is not None
-    return is_whole and not terms.range_filters and end is not None and end >= _last(store)
+    last = MAX_POSITION if end is None else to_position(end)
+    return () if terms.range_filters or last < start else ((start, last),)
 
 
-def _last(store: TrackStore) -> Location:
-    """Return the last Location of the last Group with Objects."""
-    assert store.end is not None
-    last = store.group_end(store.end.group_id - 1)
-    return store.end if last is None else last
+def _covers(delivered: IntervalSet, store: TrackStore) -> bool:
+    """Tell whether every Object of a track that has ended is among the positions."""
+    assert store.end is not None, "the track has ended"
+    position = 0
+    while interval := delivered.find(position):
+        location = to_location(interval[1])
+        if location.group_id >= store.end.group_id:
+            return True
+        end = store.group_end(location.group_id)
+        is_whole = end is not None and location >= end
+        position = to_position(Location(location.group_id + 1, 0)) if is_whole else interval[1] + 1
+        if position >= to_position(store.end):
+            return True
+    return False
