@@ -103,7 +103,11 @@ class Output:
     def note(self, text: str) -> None:
         """Tell what is going on, on standard error."""
         if not self.quiet:
-            self._err.print(printable(text, keep="\n"), markup=False, soft_wrap=True)
+            self.complain(text)
+
+    def complain(self, text: str) -> None:
+        """Tell what went wrong, on standard error, also when quiet."""
+        self._err.print(printable(text, keep="\n"), markup=False, soft_wrap=True)
 
     def live(self, draw: Callable[[], RenderableType]) -> Live:
         """Return a picture that is drawn again and again, for a terminal."""

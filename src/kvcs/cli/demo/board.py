@@ -67,7 +67,7 @@ class Board:
 
     def complain(self, text: str) -> None:
         """Tell what went wrong, whatever the form of the result."""
-        self._output.note(text)
+        self._output.complain(text)
 
     def open(self, *, layers: int) -> None:
         """Fix the number of cells."""
