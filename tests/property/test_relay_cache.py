@@ -35,9 +35,12 @@ class Reader:
     def lost(self):
         pass
 
-    def sacrifice(self, *, now):  # noqa: ARG002
+    def victims(self):
         held = [group_id for group_id in self.store.groups() if self.needs(group_id)]
-        return max(held, default=None)
+        return held[::-1]
+
+    def sacrifice(self, group_id, *, now):
+        pass
 
 
 class CacheMachine(RuleBasedStateMachine):

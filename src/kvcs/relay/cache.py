@@ -19,7 +19,7 @@ who needs what: it asks the `Usage` that came with each Track.
 Source: MOQT draft 22, Sections 7.1 and 10.3.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -49,8 +49,12 @@ class Usage(Protocol):
         """Note that Objects were dropped."""
         ...
 
-    def sacrifice(self, *, now: float) -> int | None:
-        """Name the held Group whose loss hurts least, and prepare to lose it."""
+    def victims(self) -> Sequence[int]:
+        """Return the held Groups that are needed; the one whose loss hurts least comes first."""
+        ...
+
+    def sacrifice(self, group_id: int, *, now: float) -> None:
+        """Prepare to lose a Group."""
         ...
 
 
@@ -253,10 +257,10 @@ class Cache:
 
     def _drop_needed(self, now: float) -> None:
         for entry in self._largest_first():
-            while not self._fits():
-                group_id = entry.usage.sacrifice(now=now)
-                if group_id is None:
-                    break
+            for group_id in entry.usage.victims():
+                if self._fits():
+                    return
+                entry.usage.sacrifice(group_id, now=now)
                 self._drop(entry, group_id, "needed")
         if self._size_bytes > self.capacity_bytes:
             for entry in self._largest_first():

@@ -1,5 +1,7 @@
 """One Track in a relay: its subscribers, its publishers, and what the cache asks of them."""
 
+from collections.abc import Sequence
+
 from kvcs.moqt.codepoints import GroupOrder
 from kvcs.names import FullTrackName
 from kvcs.relay.demand import Demand
@@ -48,8 +50,8 @@ class Track:
         """Note that Objects were dropped."""
         self.supply.gaps.note_loss()
 
-    def sacrifice(self, *, now: float) -> int | None:
-        """Name the held Group whose loss hurts least, and stop fetching it.
+    def victims(self) -> Sequence[int]:
+        """Return the held Groups that are needed; the one whose loss hurts least comes first.
 
         That is the one that is needed last: the furthest ahead of whichever delivery comes
         to it first.
@@ -62,8 +64,8 @@ class Track:
                 needed.reverse()
             for distance, group_id in enumerate(needed):
                 distances[group_id] = min(distance, distances.get(group_id, distance))
-        if not distances:
-            return None
-        victim = max(distances, key=lambda group_id: (distances[group_id], group_id))
-        self.supply.sacrifice(victim, now=now)
-        return victim
+        return sorted(distances, key=lambda g: (distances[g], g), reverse=True)
+
+    def sacrifice(self, group_id: int, *, now: float) -> None:
+        """Stop fetching a Group that is about to be lost."""
+        self.supply.sacrifice(group_id, now=now)

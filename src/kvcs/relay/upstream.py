@@ -36,7 +36,7 @@ from kvcs.moqt.session.events import (
     UpdateAccepted,
 )
 from kvcs.moqt.track.interval import IntervalSet, to_position
-from kvcs.moqt.track.store import TrackStore
+from kvcs.moqt.track.store import MAX_SUBGROUPS, TrackStore
 from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.parameters import Parameters
@@ -261,7 +261,7 @@ class UpstreamSubscription:
 
     def _close(self, stream_id: StreamId) -> "_Stream | None":
         stream = self._streams.pop(stream_id, None)
-        if stream is not None:
+        if stream is not None and len(self._ended_groups) < MAX_SUBGROUPS:
             group_id = stream.header.group_id
             self._ended_groups.add(group_id, group_id)
         return stream

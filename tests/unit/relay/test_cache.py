@@ -25,8 +25,11 @@ class Reader:
     def lost(self):
         pass
 
-    def sacrifice(self, *, now):  # noqa: ARG002
-        return max(self.needed & set(self.store.groups()), default=None)
+    def victims(self):
+        return sorted(self.needed & set(self.store.groups()), reverse=True)
+
+    def sacrifice(self, group_id, *, now):
+        pass
 
 
 class World:

@@ -34,7 +34,12 @@ from kvcs.moqt.wire.properties import Properties
 from kvcs.names import FullTrackName, Location
 from kvcs.varint import MAX_VI64
 
-__all__ = ("OBJECT_OVERHEAD_BYTES", "Absent", "Found", "TrackStore", "Unknown")
+__all__ = ("MAX_SUBGROUPS", "OBJECT_OVERHEAD_BYTES", "Absent", "Found", "TrackStore", "Unknown")
+
+# Subgroups, and runs of Locations known to be empty, that are remembered of a Track whose
+# publisher is somebody else. They outlive their Objects and so no budget of octets bounds them.
+# A manifest of the longest prompt has some 50,000 versions, a Group each.
+MAX_SUBGROUPS: Final = 2**16
 
 # What an Object costs in memory beside payload and properties: the value, its places in the
 # index and the allocator's rounding, measured with small Objects and rounded up.
@@ -90,6 +95,7 @@ class TrackStore:
         self._largest_position = -1
         self._end_position: int | None = None
         self._normal_objects = 0
+        self._subgroups = 0
         self._watchers: dict[object, Callable[[], None]] = {}
         self._followers: dict[object, Callable[[Subgroup | None], None]] = {}
 
@@ -176,7 +182,9 @@ class TrackStore:
                 header does not say.
             has_properties: Whether its Objects can have Properties.
         """
-        subgroup = self._index.record(group_id).subgroup(subgroup_id)
+        if not self._has_room(self._index.records.get(group_id), subgroup_id):
+            return
+        subgroup = self._subgroup(self._index.record(group_id), subgroup_id)
         if first_object_id is not None:
             subgroup.first_object_id = first_object_id
         if ends_group is not None:
@@ -240,8 +248,11 @@ class TrackStore:
     def mark_absent(self, start: Location, through: Location) -> None:
         """Note that nothing exists from `start` to `through`, inclusive.
 
-        Objects that are held stay: whoever says this may know less than we do.
+        Objects that are held stay: whoever says this may know less than we do. Beyond
+        `MAX_SUBGROUPS` runs nothing more is noted, so that the Locations stay unknown.
         """
+        if not self.authoritative and len(self._absent) >= MAX_SUBGROUPS:
+            return
         first, last = to_position(start), to_position(through)
         for position in self._index.data_positions(first, last):
             if position > first:
@@ -449,6 +460,8 @@ class TrackStore:
             raise MalformedTrack(f"END_OF_TRACK at {obj.location} before other Objects")
         if record is not None:
             record.check(obj)
+        if not self._has_room(record, obj.subgroup_id):
+            raise MalformedTrack(f"Object {obj.location} after {MAX_SUBGROUPS} Subgroups")
         if self._never and position in self._never:
             raise MalformedTrack(f"Object {obj.location} in a gap that a property declared")
         if obj.properties.raw:
@@ -469,7 +482,16 @@ class TrackStore:
         if object_gap and self._has_data(position - object_gap, position - 1):
             raise MalformedTrack(f"Object {obj.location}: PRIOR_OBJECT_ID_GAP over an Object")
 
+    def _has_room(self, record: GroupRecord | None, subgroup_id: int | None) -> bool:
+        """Tell whether a Subgroup is known, or may become known."""
+        is_known = record is not None and subgroup_id in record.subgroups
+        return is_known or self.authoritative or self._subgroups < MAX_SUBGROUPS
+
     # Applying.
+
+    def _subgroup(self, record: GroupRecord, subgroup_id: int | None) -> Subgroup:
+        self._subgroups += subgroup_id not in record.subgroups
+        return record.subgroup(subgroup_id)
 
     def _insert(self, record: GroupRecord, obj: Object, now: float) -> None:
         self._index.insert(record, obj, now)
@@ -481,7 +503,7 @@ class TrackStore:
             self._apply_gaps(record, obj, position)
 
     def _append(self, record: GroupRecord, obj: Object, follows: int | None) -> Subgroup:
-        subgroup = record.subgroup(obj.subgroup_id)
+        subgroup = self._subgroup(record, obj.subgroup_id)
         object_id = obj.object_id
         subgroup.publisher_priority = obj.publisher_priority
         if obj.properties.raw:

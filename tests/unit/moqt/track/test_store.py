@@ -2,6 +2,7 @@ import pytest
 
 from kvcs.errors import LocalProtocolError, MalformedTrack
 from kvcs.moqt.codepoints import ObjectStatus, PropertyType
+from kvcs.moqt.track import store as store_module
 from kvcs.moqt.track.store import OBJECT_OVERHEAD_BYTES, Absent, Found, TrackStore, Unknown
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
@@ -507,3 +508,40 @@ def test_repr_shows_no_payload():
 
     assert "secret" not in repr(store)
     assert "groups=1" in repr(store)
+
+
+# What outlives the Objects.
+
+
+def test_subgroups_that_are_remembered_are_bounded(monkeypatch):
+    monkeypatch.setattr(store_module, "MAX_SUBGROUPS", 3)
+    store = filled(normal(0, 0), normal(0, 1, subgroup_id=1), normal(1, 0))
+    for group_id in (0, 1):
+        store.drop_group(group_id)
+
+    store.open_subgroup(2, 0, first_object_id=0)
+    for obj in (normal(2, 0), normal(0, 2, subgroup_id=2)):
+        with pytest.raises(MalformedTrack, match="after 3 Subgroups"):
+            store.add(obj, now=0.0)
+
+    assert store.add(normal(1, 1), now=0.0)
+    assert sorted(store.known_groups()) == [0, 1]
+
+
+def test_empty_runs_that_are_remembered_are_bounded(monkeypatch):
+    monkeypatch.setattr(store_module, "MAX_SUBGROUPS", 3)
+    store = new_store()
+
+    for group_id in range(0, 10, 2):
+        store.mark_absent(Location(group_id, 0), Location(group_id, 5))
+
+    assert isinstance(at(store, 4, 0), Absent)
+    assert isinstance(at(store, 6, 0), Unknown)
+
+
+def test_publisher_remembers_all_it_publishes(monkeypatch):
+    monkeypatch.setattr(store_module, "MAX_SUBGROUPS", 1)
+
+    store = filled(normal(0, 0), normal(1, 0), normal(2, 0), authoritative=True)
+
+    assert store.groups() == (0, 1, 2)
