@@ -82,7 +82,8 @@ class Consumer:
 
         All complete-block prefixes are asked for at once; those of the longest one that is
         known are returned: complete ones first, then those with more completed layers, then
-        those seen first. Nothing found, also within `timeout`, is an empty list.
+        those seen first. A long prompt may have more prefixes than can be asked for within
+        `timeout`: what was found until then is returned. Nothing found is an empty list.
 
         Args:
             tokens: The prompt.
@@ -107,7 +108,7 @@ class Consumer:
             async with asyncio.timeout(timeout), self._searching:
                 found = await search.run()
         except TimeoutError:
-            return []
+            found = search.found
         finally:
             self.ignored_namespaces += search.ignored
         return await self._ranked(

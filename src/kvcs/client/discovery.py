@@ -58,9 +58,6 @@ class Discovery:
         connection: Session with a relay or a publisher.
         prefixes: Prefixes with the blocks that each covers, longest first.
         config: Settings of the consumer.
-
-    Attributes:
-        ignored: Announcements that are no name of a publication, or too many.
     """
 
     def __init__(
@@ -69,7 +66,6 @@ class Discovery:
         prefixes: Sequence[tuple[int, TrackNamespace]],
         config: ConsumerConfig,
     ) -> None:
-        self.ignored = 0
         self._connection = connection
         self._prefixes = prefixes
         self._config = config
@@ -90,17 +86,26 @@ class Discovery:
         ]
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._ask(probe, limit)) for probe in self._probes]
-            await self._signal.until(lambda: self._winner() is not None or self._is_exhausted())
+            await self._signal.until(self._is_decided)
             for task in tasks:
                 task.cancel()
-        winner = self._winner()
-        self.ignored = sum(probe.ignored for probe in self._probes)
-        if winner is None:
-            for probe in self._probes:
-                if probe.error is not None:
-                    raise probe.error
-            return []
-        return [(winner.blocks, name) for name in winner.found]
+        errors = [probe.error for probe in self._probes if probe.error is not None]
+        if errors and not self.found:
+            raise errors[0]
+        return self.found
+
+    @property
+    def found(self) -> list[tuple[int, PublicationName]]:
+        """The publications of the longest prefix that has any so far."""
+        for probe in self._probes:
+            if probe.found:
+                return [(probe.blocks, name) for name in probe.found]
+        return []
+
+    @property
+    def ignored(self) -> int:
+        """Announcements that are no name of a publication, or too many."""
+        return sum(probe.ignored for probe in self._probes)
 
     async def _ask(self, probe: "_Probe", limit: asyncio.Semaphore) -> None:
         async with limit:
@@ -127,17 +132,14 @@ class Discovery:
             finally:
                 self._connection.cancel(request_id)
 
-    def _winner(self) -> "_Probe | None":
-        """Return the longest probe with an answer, once no longer one can still answer."""
+    def _is_decided(self) -> bool:
+        """Tell whether no prefix can still give a longer answer than the one there is."""
         for probe in self._probes:
             if probe.found:
-                return probe
+                return True
             if not probe.is_settled:
-                return None
-        return None
-
-    def _is_exhausted(self) -> bool:
-        return all(probe.is_settled for probe in self._probes)
+                return False
+        return True
 
 
 class _Probe:
