@@ -446,6 +446,20 @@ def test_discovery_ends_at_its_timeout(world):
     run(scenario())
 
 
+def test_discovery_gives_what_it_has_found_at_its_timeout(world):
+    async def scenario():
+        here = world()
+        async with here.publisher() as publisher, publisher.publication(here.tokens) as publication:
+            await publication.add_segment(3)
+            async with here.consumer() as consumer:
+                found = await consumer.discover(here.tokens, timeout=0.4)
+        return publication.name, [(candidate.name, candidate.blocks) for candidate in found]
+
+    name, found = run(scenario())
+
+    assert found == [(name, 3)]
+
+
 def test_discovery_on_a_session_that_ends_is_an_error(world):
     async def scenario():
         here = world()
@@ -826,6 +840,19 @@ def test_manifest_versions_follow_the_cadence_and_only_the_newest_is_kept(world)
         # Version 0 lists no layer; then after layers 1, 2, 4 and with the last one.
         assert versions == [1, 2, 2, 3, 3, 4]
         assert kept == (4,)
+
+    run(scenario())
+
+
+def test_publication_whose_manifest_no_consumer_takes_is_refused_before_it_is_computed(world):
+    async def scenario():
+        here = world()
+        blocks = 16 * 2**20 // (67 * 2 * LAYERS)
+        tokens = [0] * (blocks * here.descriptor.block_tokens)
+        async with here.publisher() as publisher, publisher.publication(tokens) as publication:
+            with pytest.raises(ConfigError, match="at most 16777216 octets"):
+                await publication.add_segment()
+            await publication.add_segment(blocks // 2)
 
     run(scenario())
 

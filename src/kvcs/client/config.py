@@ -46,6 +46,8 @@ class PublisherConfig:
         max_fetches: Open FETCHes of one peer; more are refused with EXCESSIVE_LOAD.
         announce_timeout: Seconds for the answer to PUBLISH_NAMESPACE.
         drain_timeout: Seconds that closing a publication waits for deliveries under way.
+        settle_time: Seconds without a new request after which everything counts as delivered: a
+            relay that has fetched all Objects still asks where the tracks end.
         hash_threshold_bytes: Layers of at least this size are hashed in a thread; None
             hashes everything in the event loop.
         authorization: Tokens sent with every request.
@@ -64,6 +66,7 @@ class PublisherConfig:
     max_fetches: int = 16
     announce_timeout: float = 10.0
     drain_timeout: float = 5.0
+    settle_time: float = 0.5
     hash_threshold_bytes: int | None = _MIB
     authorization: tuple[Token, ...] = ()
     profile: IdentityProfile = KVSP_PROVISIONAL

@@ -18,6 +18,7 @@ Source:
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Protocol, Self
@@ -27,15 +28,16 @@ from kvcs.client.published import PublishedTrack, PublishedTracks
 from kvcs.client.segment import PublishedSegment
 from kvcs.client.serving import Serving
 from kvcs.errors import (
+    ConfigError,
     DataError,
     KvcsError,
     LocalProtocolError,
     PublishDoneCode,
 )
 from kvcs.kv.identity import BlockKey
-from kvcs.kv.manifest import Manifest
+from kvcs.kv.manifest import DEFAULT_LIMITS, Manifest
 from kvcs.kv.naming import DataTrackName, PublicationName
-from kvcs.kv.sizing import size_warnings
+from kvcs.kv.sizing import manifest_bytes, size_warnings
 from kvcs.moqt.track.delivery import Delivery
 from kvcs.moqt.track.store import TrackStore
 
@@ -187,6 +189,7 @@ class Publication:
 
         Raises:
             DataError: The tokens have no such blocks.
+            ConfigError: Its manifest would be larger than consumers accept.
             LocalProtocolError: The publication is over.
             RequestFailed: No relay accepted the announcement.
         """
@@ -198,6 +201,7 @@ class Publication:
         if self._is_over or (self._tracks is not None and self._tracks.manifest_track.is_ended):
             raise LocalProtocolError("the publication is over")
         first = self.manifest.blocks
+        self._check_manifest_size(first + count)
         keys = self._keys[first : first + count]
         if self._tracks is None:
             name = self._host.name_of(keys[-1])
@@ -266,7 +270,7 @@ class Publication:
 
         A data track is delivered when the subscriptions, fills and fetches of one peer that
         have ended bring all its Objects together: a relay subscribes to what is to come and
-        fetches what came before.
+        fetches what came before. And nobody has asked for anything new for `settle_time`.
         """
         return await self._until(self._has_delivered, timeout)
 
@@ -378,9 +382,12 @@ class Publication:
         """The manifest goes out before the data that it lists, so the data tracks tell."""
         if self._tracks is None or not self._is_complete:
             return False
-        tracks = self._tracks
-        return all(
-            any(serving.has_delivered(track) for serving in self._host.servings)
+        tracks, servings = self._tracks, self._host.servings
+        latest = max((serving.last_request for serving in servings), default=-math.inf)
+        for serving in servings:
+            serving.note_delivered()
+        return self._now - latest >= self.config.settle_time and all(
+            track.is_delivered
             for segment in tracks.manifest.segments
             for track in tracks.data_tracks(segment.segment)
         )
@@ -410,6 +417,14 @@ class Publication:
                 return False
             await asyncio.sleep(_LOOK_INTERVAL)
         return True
+
+    def _check_manifest_size(self, blocks: int) -> None:
+        """Refuse at once what no consumer could take, rather than when all is computed."""
+        layers, limit = self._manifest.layers, DEFAULT_LIMITS.max_bytes
+        size = manifest_bytes(layers, blocks, tracks=len(self.config.components))
+        if size > limit:
+            got = f"{size} for {blocks} blocks of {layers} layers"
+            raise ConfigError("block_tokens", f"a manifest of at most {limit} octets", got)
 
     def _warn(self, tracks: PublishedTracks) -> None:
         count = len(self.config.components)

@@ -46,11 +46,13 @@ class PublishedTrack:
     Attributes:
         store: Its Objects.
         is_ended: Nothing more will be published on it.
+        is_delivered: It is ended, and some peer has all of it.
         claimed: Groups that some delivery has needed.
     """
 
     store: TrackStore
     is_ended: bool = False
+    is_delivered: bool = False
     claimed: set[int] = field(default_factory=set[int])
 
 

@@ -73,6 +73,9 @@ class Serving:
         config: Settings of the publisher.
         announces: Send PUBLISH_NAMESPACE and, if the settings say so, PUBLISH: the peer is a
             relay.
+
+    Attributes:
+        last_request: When the peer last asked for a track, in monotonic seconds.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class Serving:
         self._responder = TrackResponder(
             connection.session, connection.outbox, max_fetches=config.max_fetches
         )
+        self.last_request = connection.now
         self._served: dict[RequestId, _Served] = {}
         self._delivered: dict[PublishedTrack, IntervalSet] = {}
         self._listeners: dict[RequestId, TrackNamespace] = {}
@@ -168,22 +172,23 @@ class Serving:
             self._responder.end(track.store, code, drain=drain, now=self.connection.now)
             self.connection.wake()
 
-    def has_delivered(self, track: PublishedTrack) -> bool:
-        """Tell whether the peer has all of an ended track, by whatever requests.
+    def note_delivered(self) -> None:
+        """Mark the ended tracks of which the peer has everything, by whatever requests.
 
         A relay subscribes to what is still to come and fetches the rest, so what they bring is
         added up. A subscriber says that it has its part, fills included, with the end of its
         request stream after PUBLISH_DONE; of a FETCH is known that it was sent to its end.
         """
         for request_id, served in tuple(self._served.items()):
-            delivery = served.delivery
-            if served.track is track and isinstance(delivery, FetchDelivery) and delivery.finished:
-                self._note_delivered(request_id)
-        delivered = self._delivered.get(track)
-        return track.is_ended and delivered is not None and _covers(delivered, track.store)
+            if isinstance(served.delivery, FetchDelivery) and served.delivery.finished:
+                self._add_up(request_id)
+        for track, delivered in self._delivered.items():
+            if track.is_ended and not track.is_delivered:
+                track.is_delivered = _covers(delivered, track.store)
 
     def close(self) -> None:
         """Let go of the session, which is over or goes on without the publisher."""
+        self.note_delivered()
         self.connection.unlisten(self._receive)
         self._responder.close()
 
@@ -213,10 +218,10 @@ class Serving:
 
     def _finish(self, request_id: RequestId, *, in_order: bool) -> None:
         if in_order:
-            self._note_delivered(request_id)
+            self._add_up(request_id)
         self._served.pop(request_id, None)
 
-    def _note_delivered(self, request_id: RequestId) -> None:
+    def _add_up(self, request_id: RequestId) -> None:
         served = self._served.pop(request_id, None)
         if served is not None:
             delivered = self._delivered.setdefault(served.track, IntervalSet())
@@ -224,6 +229,7 @@ class Serving:
                 delivered.add(start, end)
 
     def _answer(self, event: SubscribeReceived | FetchReceived | TrackStatusReceived) -> None:
+        self.last_request = self.connection.now
         track = self._registry.find(event.track)
         if track is None:
             reason = "there is no such track here"
@@ -301,8 +307,9 @@ def _unfiltered(
 
 
 def _covers(delivered: IntervalSet, store: TrackStore) -> bool:
-    """Tell whether every Object of a track that has ended is among the positions."""
-    assert store.end is not None, "the track has ended"
+    """Tell whether every Object of a track with a known end is among the positions."""
+    if store.end is None:
+        return False
     position = 0
     while interval := delivered.find(position):
         location = to_location(interval[1])
