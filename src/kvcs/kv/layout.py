@@ -32,7 +32,7 @@ class Layout:
         LayoutMismatch: A block of a layer does not fit the 32 bits of Data Length.
     """
 
-    __slots__ = ("_dims", "_dtype", "_heads", "block_tokens", "layers")
+    __slots__ = ("_data_bytes", "_dims", "_dtype", "_heads", "block_tokens", "layers")
 
     def __init__(self, descriptor: Descriptor) -> None:
         self.layers = descriptor.layers
@@ -42,8 +42,12 @@ class Layout:
         k_dim = _per_layer(descriptor.layer_k_dim, descriptor.head_dim, self.layers)
         v_dim = _per_layer(descriptor.layer_v_dim, descriptor.head_dim, self.layers)
         self._dims = {Component.K: (k_dim,), Component.V: (v_dim,), Component.KV: (k_dim, v_dim)}
-        for layer_index in range(self.layers):
-            data_bytes = self.data_bytes(Component.KV, layer_index)
+        # Asked for with every Object.
+        self._data_bytes = {
+            component: tuple(self._count(component, index) for index in range(self.layers))
+            for component in self._dims
+        }
+        for layer_index, data_bytes in enumerate(self._data_bytes[Component.KV]):
             if data_bytes > MAX_DATA_BYTES:
                 raise LayoutMismatch(
                     f"layer {layer_index}: {data_bytes} octets a block, at most {MAX_DATA_BYTES}"
@@ -54,6 +58,9 @@ class Layout:
 
     def data_bytes(self, component: Component, layer_index: int) -> int:
         """Return the octets of one block, uncompressed."""
+        return self._data_bytes[component][layer_index]
+
+    def _count(self, component: Component, layer_index: int) -> int:
         dim = sum(dims[layer_index] for dims in self._dims[component])
         return self.block_tokens * self._heads[layer_index] * dim * self._dtype.itemsize
 
