@@ -23,7 +23,10 @@ from kvcs.errors import (
 from kvcs.kv import MANIFEST, SIGNED_MANIFEST
 from kvcs.moqt.codepoints import RangeMarker
 from kvcs.moqt.session import events as ev
-from kvcs.names import Location, TrackNamespace
+from kvcs.moqt.wire.object import Object
+from kvcs.moqt.wire.parameters import Parameters
+from kvcs.moqt.wire.request import Redirect
+from kvcs.names import FullTrackName, Location, TrackNamespace
 from kvcs.testing import run
 
 HUGE = 2**64 - 1
@@ -122,16 +125,15 @@ def test_unmarked_gaps_are_asked_for_again():
 @pytest.mark.parametrize("kind", [FETCH, SUBSCRIBE])
 def test_refusals_of_every_code_end(kind, code):
     def refuse(_liar, connection, event, _):
-        if code == RequestErrorCode.REDIRECT:
-            connection.session.revoke(event.request_id, now=connection.now)
-        else:
-            connection.session.reject(
-                event.request_id,
-                code,
-                reason="x" * 1024,
-                retry_interval_ms=HUGE - 1,
-                now=connection.now,
-            )
+        elsewhere = Redirect(uri="moqt://elsewhere.example/", track=event.track)
+        connection.session.reject(
+            event.request_id,
+            code,
+            reason="x" * 1024,
+            retry_interval_ms=HUGE - 1,
+            redirect=elsewhere if code == RequestErrorCode.REDIRECT else None,
+            now=connection.now,
+        )
 
     outcome = attack((Liar if kind is FETCH else LiveLiar)(Copy.genuine()).lying(kind, refuse))
 
@@ -412,6 +414,64 @@ def test_publication_of_another_model_is_an_error():
     outcome = attack(Liar(copy))
 
     assert outcome.error is not None
+
+
+# What nobody asked for.
+
+
+class Unasked(LiveLiar):
+    """Does something of its own as soon as it is asked for data."""
+
+    def __init__(self, *copies, act):
+        super().__init__(*copies)
+        self.act = act
+
+    def answer(self, connection, event, answer):
+        super().answer(connection, event, answer)
+        if event.track.name == K:
+            self.act(connection, event)
+
+
+def ask_everything(connection, event):
+    session, now, track = connection.session, connection.now, event.track
+    for number in range(100):
+        namespace = TrackNamespace((b"%d" % number,))
+        session.subscribe(track, now=now)
+        session.fetch(track, now=now)
+        session.track_status(track, now=now)
+        session.publish(FullTrackName(namespace, b"x"), now=now)
+        session.publish_namespace(namespace, now=now)
+        session.subscribe_namespace(namespace, now=now)
+        session.subscribe_tracks(namespace, now=now)
+
+
+def send_datagrams(connection, event):
+    for number in range(100):
+        obj = Object(
+            group_id=number % 4,
+            object_id=0,
+            subgroup_id=None,
+            publisher_priority=0,
+            payload=b"\0" * 196,
+        )
+        connection.session.send_datagram(event.request_id, obj, now=connection.now)
+
+
+def notify(connection, event):
+    for largest in (Location(0, 0), Location(HUGE, HUGE)):
+        parameters = Parameters(largest_object=largest)
+        connection.session.notify_state(event.request_id, parameters, now=connection.now)
+
+
+def send_away(connection, _):
+    connection.session.goaway("moqt://elsewhere.example/", 300.0, now=connection.now)
+
+
+@pytest.mark.parametrize("act", [ask_everything, send_datagrams, notify, send_away])
+def test_what_nobody_asked_for_does_not_disturb(act):
+    outcome = attack(Unasked(Copy.genuine(), act=act), timeout=200.0)
+
+    assert outcome.is_whole
 
 
 # Sessions.
