@@ -143,7 +143,8 @@ class IncomingStreams:
 
     def _open(self, stream_id: StreamId, data: bytes | memoryview, *, fin: bool) -> None:
         begun = self._opening.pop(stream_id, b"")
-        if not begun and len(self._streams) >= self._context.limits.max_data_streams:
+        streams = len(self._streams) + len(self._opening)
+        if not begun and streams >= self._context.limits.max_data_streams:
             self._refuse(stream_id, _EXCESSIVE_LOAD, fin=fin)
             return
         data = begun + data if begun else data

@@ -443,7 +443,8 @@ class TrackStore:
             raise MalformedTrack(f"two different Objects at {obj.location}")
         if obj.status is ObjectStatus.END_OF_TRACK:
             position = to_position(obj.location)
-            if self._last_position > position or self._end_position not in (None, position):
+            is_end = self._end_position in (None, position, position + 1)
+            if self._last_position > position or not is_end:
                 raise MalformedTrack(f"END_OF_TRACK at {obj.location} contradicts other Objects")
             self._end_track(obj.location, position)
             self._changed(None)

@@ -262,6 +262,17 @@ def test_streams_beyond_the_limit_are_refused(make_subscriber):
     assert peer.session.take_actions() == [StopSending(15, 9)]
 
 
+def test_streams_inside_their_header_count(make_subscriber):
+    peer = make_subscriber(max_data_streams=1)
+
+    peer.say(7, HEADER[:1])
+    peer.say(11, HEADER)
+    opened = peer.say(7, HEADER[1:])
+
+    assert [type(event) for event in opened] == [SubgroupOpened]
+    assert peer.session.take_actions() == [StopSending(11, 9)]
+
+
 def test_padding_is_drained_and_dropped(make_subscriber):
     peer = make_subscriber()
 

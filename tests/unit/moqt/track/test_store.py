@@ -246,6 +246,14 @@ def test_end_of_group_and_end_of_track_at_one_place_agree():
     assert store.end == Location(1, 0)
 
 
+def test_end_of_track_after_a_fetch_has_told_it_and_a_relay_renamed_it():
+    store = filled(normal(0, 0), status(1, 0))
+    store.finish_track(Location(1, 0))
+
+    assert not store.add(status(1, 0, ObjectStatus.END_OF_TRACK), now=0.0)
+    assert store.end == Location(1, 0)
+
+
 def test_changes_call_back():
     store = new_store()
     watched, followed = [], []
