@@ -279,10 +279,11 @@ class Connection(Requester):
         while True:
             while pending:
                 self._dispatch(pending.popleft())
+                # At once, since an answer can be a thousand times larger than the request.
+                self._flush()
             if not session.is_closed:
                 self._fill()
-            self._apply(session.take_actions())
-            self._check_queue()
+            self._flush()
             pending.extend(session.take_events())
             if not pending:
                 break
@@ -313,7 +314,12 @@ class Connection(Requester):
                 case _:
                     assert_never(action)
 
-    def _check_queue(self) -> None:
+    def _flush(self) -> None:
+        """Apply what the session wants done, and see that the peer takes it."""
+        actions = self.session.take_actions()
+        if not actions:
+            return
+        self._apply(actions)
         queued = self._transport.queued_bytes
         if queued > self._max_queued_bytes and not self.session.is_closed:
             reason = f"{queued} bytes wait for a peer that does not read"

@@ -24,6 +24,7 @@ from kvcs.moqt.session.events import (
     SetupComplete,
     StreamFinished,
     SubscribeAccepted,
+    SubscribeNamespaceReceived,
     SubscribeReceived,
     TrackStatusReceived,
     UpdateAccepted,
@@ -34,6 +35,7 @@ from kvcs.moqt.session.session import Session
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.parameters import Parameters
 from kvcs.moqt.wire.subgroup import SubgroupHeader
+from kvcs.names import TrackNamespace
 from kvcs.testing import LinkProfile, MemoryNetwork, run
 from kvcs.transport.interface import Address, ClientTls, Closed, TransportConfig
 
@@ -454,6 +456,43 @@ async def test_peer_that_does_not_read_is_closed_before_memory_runs_out():
     error = await connection.wait_closed()
 
     assert "wait for a peer that does not read" in str(error)
+
+
+@scenario
+async def test_one_batch_of_requests_cannot_make_more_than_one_answer_too_many():
+    """A namespace search is a few octets, and its answer everything that is announced."""
+    answer = [TrackNamespace((b"%d" % number, bytes(200))) for number in range(100)]
+    network, accepted = MemoryNetwork(1), []
+    await network.listen(
+        Address("h", 1), accepted.append, alpn="t", tls=TLS, config=TransportConfig()
+    )
+    config = TransportConfig(max_stream_data=100)
+    carrier = await network.connect("h", 1, alpn="t", tls=ClientTls(), config=config)
+    client = Connection(carrier, Session(Side.CLIENT, SessionConfig()))
+    server = Connection(accepted[0], Session(Side.SERVER, SessionConfig()), max_queued_bytes=50_000)
+    queued = []
+
+    def announce(event):
+        if isinstance(event, SubscribeNamespaceReceived):
+            server.session.accept(event.request_id, now=server.now)
+            for suffix in answer:
+                server.session.announce(event.request_id, suffix, now=server.now)
+            queued.append(accepted[0].queued_bytes)
+
+    server.listen(announce)
+    server.start()
+    client.start()
+    await client.ready()
+    accepted[0].stall()
+    for number in range(50):
+        client.subscribe_namespace(TrackNamespace((b"%d" % number,)))
+    await asyncio.sleep(1)
+    carrier.stall()
+    accepted[0].resume()
+    error = await server.wait_closed()
+
+    assert "wait for a peer that does not read" in str(error)
+    assert max(queued) < 50_000 + 2 * 100 * 220
 
 
 @scenario
