@@ -117,6 +117,7 @@ def _session_config(url: Url, config: ConnectConfig) -> SessionConfig:
         authority=url.authority.encode(),
         authorization_tokens=config.tokens,
         max_filter_ranges=config.max_filter_ranges,
+        max_request_updates=config.limits.max_request_updates,
         implementation=config.implementation,
     )
     return SessionConfig(

@@ -129,7 +129,9 @@ class Server:
     def _session_config(self) -> SessionConfig:
         config = self._config
         options = SetupOptions(
-            max_filter_ranges=config.max_filter_ranges, implementation=config.implementation
+            max_filter_ranges=config.max_filter_ranges,
+            max_request_updates=config.limits.max_request_updates,
+            implementation=config.implementation,
         )
         return SessionConfig(
             options=options, limits=config.limits, incremental_bytes=config.incremental_bytes

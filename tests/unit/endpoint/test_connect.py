@@ -40,6 +40,7 @@ async def test_setup_carries_tokens_and_limits():
 
         assert options.authorization_tokens == (token,)
         assert options.max_filter_ranges == 3
+        assert options.max_request_updates == SessionLimits().max_request_updates
 
 
 @scenario
