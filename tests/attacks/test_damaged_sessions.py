@@ -95,3 +95,11 @@ def test_damage_leaves_one_warning_in_the_log(caplog):
         warned.append([r for r in records if r.levelno == logging.WARNING])
         assert len(warned[-1]) <= 2  # one at each end, where both were damaged
     assert any(warned)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", range(8))
+def test_only_the_damaged_session_suffers_for_long(part):
+    for seed in range(1000 + 20 * part, 1020 + 20 * part):
+        assert run(scenario(seed), seed=seed) == [True] * 3, f"seed {seed}"
+        assert run(direct_scenario(seed), seed=seed) == [True] * 2, f"seed {seed}"

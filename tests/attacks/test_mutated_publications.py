@@ -215,6 +215,12 @@ def test_no_mutation_is_accepted(part):
     assert ends == {True, False}
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("part", range(100, 120))
+def test_no_mutation_is_accepted_for_long(part):
+    test_no_mutation_is_accepted(part)
+
+
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
 @pytest.mark.parametrize("kind", [Liar, LiveLiar])
 def test_each_lie_alone_ends(kind, lie):
