@@ -263,11 +263,6 @@ class RelayCore:
         self._release(track)
 
     def _receive_publish(self, peer: Peer, track: Track, event: PublishReceived) -> None:
-        unknown = event.properties.unknown_mandatory()
-        if unknown:
-            code, reason = RequestErrorCode.UNSUPPORTED_EXTENSION, f"property {unknown[0]:#x}"
-            self.refuse(peer, event.request_id, code, reason, now=self._now)
-            return
         waiting = {p.id for p in self._peers.values() if track.demand.awaits_publisher(p)}
         peer.session.accept(event.request_id, now=self._now)
         peer.wake()

@@ -12,7 +12,6 @@ Source: MOQT draft 22, Sections 3.2.3, 7.1 to 7.6 and 12.1.
 """
 
 import logging
-from collections.abc import Iterable
 from typing import Final
 
 from kvcs.errors import (
@@ -318,12 +317,6 @@ class Supply:
         self, subscription: UpstreamSubscription, properties: Properties, *, now: float
     ) -> None:
         """Note that a publisher accepted a subscription."""
-        unknown = properties.unknown_mandatory()
-        if unknown:
-            self.subscriptions.remove(subscription)
-            subscription.cancel(StreamResetCode.CANCELLED, now=now)
-            self._refused(RequestErrorCode.UNSUPPORTED_EXTENSION, _unsupported(unknown), now)
-            return
         self._host.metrics.upstream_subscriptions += 1
         self._learn_properties(properties)
         self._watch_join_group(subscription, now)
@@ -360,14 +353,6 @@ class Supply:
 
     def fetch_answered(self, fetch: UpstreamFetch, properties: Properties, *, now: float) -> None:
         """Note that FETCH_OK arrived; raises MalformedTrack."""
-        unknown = properties.unknown_mandatory()
-        if unknown:
-            self.gaps.fetches.remove(fetch)
-            fetch.cancel(StreamResetCode.CANCELLED, now=now)
-            code = RequestErrorCode.UNSUPPORTED_EXTENSION
-            self._listener.probe_refused(fetch, code, _unsupported(unknown), now=now)
-            self._look_again(now)
-            return
         self._learn_properties(properties)
         if fetch.end is None:
             return
@@ -495,10 +480,6 @@ def _gone_code(peer: Peer) -> RequestErrorCode:
         # For the subscriber it is as if there had been no publisher.
         return RequestErrorCode.DOES_NOT_EXIST
     return RequestErrorCode.INTERNAL_ERROR
-
-
-def _unsupported(numbers: Iterable[int]) -> str:
-    return "unknown mandatory Track Property " + ", ".join(f"{number:#x}" for number in numbers)
 
 
 def _done_code(code: int) -> PublishDoneCode:

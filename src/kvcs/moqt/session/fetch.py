@@ -8,14 +8,14 @@ Source: MOQT draft 22, Sections 3.2, 9.11 and 9.12.
 
 from typing import Final
 
-from kvcs.errors import LocalProtocolError, RequestErrorCode
+from kvcs.errors import LocalProtocolError
 from kvcs.moqt.codepoints import LocationFilterType
 from kvcs.moqt.session.actions import RequestId, StreamId
 from kvcs.moqt.session.context import Context
 from kvcs.moqt.session.deadlines import Timer
 from kvcs.moqt.session.events import FetchAccepted, FetchReceived
 from kvcs.moqt.session.registry import Registry
-from kvcs.moqt.session.requests import Requests
+from kvcs.moqt.session.requests import Requests, track_refusal
 from kvcs.moqt.session.state import Input, Request, RequestKind, RequestRules, State, Table
 from kvcs.moqt.wire.buffer import violation
 from kvcs.moqt.wire.fetch import Fetch, FetchOk
@@ -149,10 +149,9 @@ class Fetches:
         request.advance(Input.RECEIVE_OK)
         self._context.deadlines.clear(Timer.ANSWER, request.request_id)
         request.properties = message.properties
-        unknown = message.properties.unknown_mandatory()
-        if unknown:
-            reason = f"Mandatory Track Property {unknown[0]:#x} is unknown here"
-            self._requests.give_up(request, RequestErrorCode.UNSUPPORTED_EXTENSION, reason)
+        refusal = track_refusal(message.properties)
+        if refusal is not None:
+            self._requests.give_up(request, *refusal)
             return
         self._context.emit(
             FetchAccepted(

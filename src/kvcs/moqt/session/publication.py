@@ -7,14 +7,13 @@ Source: MOQT draft 22, Sections 3.1 and 9.8.
 
 from typing import Final
 
-from kvcs.errors import RequestErrorCode
 from kvcs.moqt.session.actions import RequestId, StreamId, TrackAlias
 from kvcs.moqt.session.aliases import Aliases
 from kvcs.moqt.session.context import Context
 from kvcs.moqt.session.events import PublishReceived
 from kvcs.moqt.session.incoming import IncomingStreams
 from kvcs.moqt.session.registry import Registry
-from kvcs.moqt.session.requests import Requests
+from kvcs.moqt.session.requests import Requests, track_refusal
 from kvcs.moqt.session.state import Input, Request, RequestKind, RequestRules, State, Table
 from kvcs.moqt.session.subscription import Subscriptions
 from kvcs.moqt.wire.parameters import Parameters
@@ -162,10 +161,9 @@ class Publications:
         self._incoming.resolve(request)
 
     def _report(self, request: Request, message: Publish) -> None:
-        unknown = message.properties.unknown_mandatory()
-        if unknown:
-            reason = f"Mandatory Track Property {unknown[0]:#x} is unknown here"
-            self._requests.send_error(request, RequestErrorCode.UNSUPPORTED_EXTENSION, reason)
+        refusal = track_refusal(message.properties)
+        if refusal is not None:
+            self._requests.send_error(request, *refusal)
         else:
             self._registry.add_trigger(request, request.request_id, None)
             self._context.emit(

@@ -37,7 +37,7 @@ from kvcs.moqt.wire.request import Redirect, RequestError, RequestOk
 from kvcs.moqt.wire.scope import ALLOWED, Scope
 from kvcs.names import TrackNamespace
 
-__all__ = ("Encodable", "Requests")
+__all__ = ("Encodable", "Requests", "track_refusal")
 
 _CANCELLED: Final = StreamResetCode.CANCELLED
 # Milliseconds that a peer with too many requests is asked to wait.
@@ -410,3 +410,14 @@ class Requests:
             raise violation("Redirect of a client with a URI")
         if redirect.track.name and request.kind not in _OF_TRACKS:
             raise violation(f"Redirect of {request.kind.name} with a Track Name")
+
+
+def track_refusal(properties: Properties) -> tuple[RequestErrorCode, str] | None:
+    """Return why a Track with these properties is not taken (Sections 3.7 and 12.1), or None."""
+    unknown = properties.unknown_mandatory()
+    if unknown:
+        reason = f"Mandatory Track Property {unknown[0]:#x} is unknown here"
+        return RequestErrorCode.UNSUPPORTED_EXTENSION, reason
+    if properties.fault is not None:
+        return RequestErrorCode.MALFORMED_TRACK, properties.fault
+    return None

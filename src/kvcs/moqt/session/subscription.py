@@ -10,7 +10,7 @@ Source: MOQT draft 22, Sections 3.1, 9.6, 9.7, 9.9 and 9.10.
 
 from typing import Final
 
-from kvcs.errors import LocalProtocolError, RequestErrorCode, StreamResetCode
+from kvcs.errors import LocalProtocolError, StreamResetCode
 from kvcs.moqt.session.actions import RequestId, StreamId, TrackAlias
 from kvcs.moqt.session.aliases import Aliases
 from kvcs.moqt.session.context import Context
@@ -24,7 +24,7 @@ from kvcs.moqt.session.events import (
 )
 from kvcs.moqt.session.incoming import IncomingStreams
 from kvcs.moqt.session.registry import Registry
-from kvcs.moqt.session.requests import Requests
+from kvcs.moqt.session.requests import Requests, track_refusal
 from kvcs.moqt.session.state import Input, Request, RequestKind, RequestRules, State, Table
 from kvcs.moqt.wire.buffer import violation
 from kvcs.moqt.wire.parameters import Parameters
@@ -154,10 +154,9 @@ class Subscriptions:
         self._context.deadlines.clear(Timer.ANSWER, request.request_id)
         request.properties = message.properties
         self._aliases.bind(TrackAlias(message.track_alias), request)
-        unknown = message.properties.unknown_mandatory()
-        if unknown:
-            reason = f"Mandatory Track Property {unknown[0]:#x} is unknown here"
-            self._requests.give_up(request, RequestErrorCode.UNSUPPORTED_EXTENSION, reason)
+        refusal = track_refusal(message.properties)
+        if refusal is not None:
+            self._requests.give_up(request, *refusal)
         else:
             self._context.emit(
                 SubscribeAccepted(request.request_id, message.parameters, message.properties)

@@ -61,8 +61,7 @@ class Properties:
     def decode(cls, raw: bytes) -> Self:
         """Decode a block of properties that fills `raw`.
 
-        What only makes the track malformed is kept in `fault`, for `check_track` and
-        `check_object` to raise.
+        What only makes the track malformed is kept in `fault`.
 
         Raises:
             RemoteProtocolError: The pairs of the mutable list cannot be parsed.
@@ -153,17 +152,6 @@ class Properties:
         """Return the Types of Mandatory Track Properties that are not understood."""
         pairs = chain(self.pairs, self.immutable_pairs)
         return tuple(number for number, _ in pairs if number in _MANDATORY)
-
-    def check_track(self) -> None:
-        """Check these as the properties of a Track.
-
-        Raises:
-            RemoteProtocolError: A known value is illegal.
-            MalformedTrack: A known property is repeated, or the immutable ones are broken.
-        """
-        _check_track_values(chain(self.pairs, self.immutable_pairs))
-        if self.fault:
-            raise MalformedTrack(self.fault)
 
     def check_object(self, location: Location) -> None:
         """Check these as the properties of the Object at `location`.

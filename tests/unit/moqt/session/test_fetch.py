@@ -230,16 +230,21 @@ def test_relative_start_says_nothing_about_the_end(to_client):
     assert isinstance(event, FetchAccepted)
 
 
-def test_mandatory_property_that_is_unknown_ends_the_fetch(to_client):
+@pytest.mark.parametrize(
+    ("properties", "code"),
+    [
+        (Properties.of((0x4000, 1)), 0x33),
+        (Properties.decode(bytes.fromhex("0b000000")), 0x12),
+    ],
+    ids=["unknown mandatory property", "IMMUTABLE_PROPERTIES twice"],
+)
+def test_track_that_cannot_be_taken_ends_the_fetch(to_client, properties, code):
     peer = to_client()
     peer.session.fetch(TRACK, now=0)
 
-    (event,) = peer.say(
-        0,
-        FetchOk(end_of_track=False, end_location=END, properties=Properties.of((0x4000, 1))),
-    )
+    (event,) = peer.say(0, FetchOk(end_of_track=False, end_location=END, properties=properties))
 
-    assert event.code == 0x33
+    assert event.code == code
     assert not peer.session.is_active(0)
 
 

@@ -107,9 +107,10 @@ def test_refused_publish_refuses_its_streams(to_client):
     ("message", "code"),
     [
         (publish(1, 7, properties=Properties.of((0x4000, 1))), 0x33),
+        (publish(1, 7, properties=Properties.decode(bytes.fromhex("0b000000"))), 0x12),
         (publish(1, 7, track=FullTrackName(TrackNamespace((b".session",)), b"t")), 0x10),
     ],
-    ids=["mandatory property", "reserved namespace"],
+    ids=["mandatory property", "malformed track", "reserved namespace"],
 )
 def test_publish_that_the_session_refuses_itself_takes_its_early_streams_along(
     to_client, message, code

@@ -310,15 +310,23 @@ def test_alias_of_a_finished_track_can_be_taken_over(to_client):
     assert not peer.session.is_closed
 
 
-def test_mandatory_property_that_is_unknown_ends_the_subscription(to_client):
+@pytest.mark.parametrize(
+    ("properties", "code"),
+    [
+        (Properties.of((0x4000, 1)), 0x33),
+        (Properties.decode(bytes.fromhex("0b000000")), 0x12),
+    ],
+    ids=["unknown mandatory property", "IMMUTABLE_PROPERTIES twice"],
+)
+def test_track_that_cannot_be_taken_ends_the_subscription(to_client, properties, code):
     peer = to_client()
     peer.session.subscribe(TRACK, now=0)
     peer.session.take_actions()
 
-    (event,) = peer.say(0, SubscribeOk(track_alias=7, properties=Properties.of((0x4000, 1))))
+    (event,) = peer.say(0, SubscribeOk(track_alias=7, properties=properties))
 
     assert isinstance(event, RequestRejected)
-    assert event.code == 0x33
+    assert event.code == code
     assert peer.session.take_actions() == [ResetStream(0, 1), StopSending(0, 1)]
 
 

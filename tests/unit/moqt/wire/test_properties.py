@@ -34,7 +34,6 @@ def test_values_have_the_defaults_of_the_draft():
     assert EMPTY_PROPERTIES.prior_group_id_gap == 0
     assert EMPTY_PROPERTIES.prior_object_id_gap == 0
     assert EMPTY_PROPERTIES.unknown_mandatory() == ()
-    EMPTY_PROPERTIES.check_track()
     EMPTY_PROPERTIES.check_object(Location(0, 0))
 
 
@@ -52,7 +51,6 @@ def test_values_are_found_in_the_mutable_and_the_immutable_list(build):
         (0x3801, b"app"),
     )
 
-    properties.check_track()
     properties.check_object(PLACE)
     assert properties.object_delivery_timeout_ms == 1
     assert properties.max_cache_duration_ms == 0
@@ -79,10 +77,9 @@ def test_values_are_found_in_the_mutable_and_the_immutable_list(build):
 def test_illegal_track_property_closes_the_session(build, number, value, code):
     properties = build((number, value))
 
-    for check in (properties.check_track, lambda: Properties.decode_track(properties.raw)):
-        with pytest.raises(RemoteProtocolError, match=number.name) as caught:
-            check()
-        assert caught.value.code == code
+    with pytest.raises(RemoteProtocolError, match=number.name) as caught:
+        Properties.decode_track(properties.raw)
+    assert caught.value.code == code
 
 
 @pytest.mark.parametrize(
@@ -100,15 +97,14 @@ def test_broken_or_repeated_properties_make_the_track_malformed(raw):
 
     with pytest.raises(MalformedTrack):
         properties.check_object(PLACE)
-    with pytest.raises(MalformedTrack):
-        properties.check_track()
+    assert properties.fault
 
 
 def test_unknown_properties_may_repeat():
     properties = Properties.of((0x3800, 1), (0x3800, 1))
 
     properties.check_object(PLACE)
-    properties.check_track()
+    assert properties.fault is None
 
 
 @pytest.mark.parametrize("build", [Properties.of, nested])
