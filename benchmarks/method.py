@@ -73,7 +73,7 @@ class Result:
 
     def to_text(self) -> str:
         """Return the result as a line of a table."""
-        text = f"{self.name:<32} {self.value:>9.4g} {self.unit:<24}"
+        text = f"{self.name:<48} {self.value:>9.4g} {self.unit:<24}"
         if self.baseline is not None:
             text += f" baseline {self.baseline:>9.4g}  ratio {self.ratio:.3f}"
         if self.spread is not None:
@@ -105,6 +105,12 @@ class Node:
         except TimeoutError:
             process.kill()
             await process.wait()
+
+    @property
+    def pid(self) -> int:
+        """Number of the process."""
+        assert self._process is not None
+        return self._process.pid
 
     async def ask(self, command: str, **arguments: Any) -> dict[str, Any]:
         """Send a command and wait for its answer.
