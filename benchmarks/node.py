@@ -84,6 +84,10 @@ class Node:
         """Return the CPU seconds so far."""
         return {"cpu_s": cpu_seconds()}
 
+    async def memory(self) -> dict[str, Any]:
+        """Return the most resident memory so far."""
+        return {"peak_mb": peak_memory_mb()}
+
     def client_config(self) -> ConnectConfig:
         return ConnectConfig(tls=ClientTls(ca_file=self.certificate["ca"]))
 

@@ -2,7 +2,11 @@
 
 ``pipeline/first_layer`` is the time to the first usable layer over the time to all layers. Its
 bound is 1.5 / L plus one round trip: a consumer that waited for everything would have 1.
+``pipeline/live`` is a consumer that was there first, of a publisher that produces as fast as its
+Objects are taken: the most resident memory of the consumer beside the octets that it keeps.
 """
+
+import asyncio
 
 from benchmarks.method import Node, Result, Sample, compare, median
 from benchmarks.setup import certificate, free_port
@@ -41,11 +45,23 @@ async def run(seconds: float) -> list[Result]:
                     lambda: take(relayed_consumer, relayed_name),
                 ]
             )
+        live = await _live(direct, files, direct_port, blocks)
     return [
-        result
-        for name, kept in zip(("first_layer", "first_layer/relay"), samples, strict=True)
-        for result in _results(f"pipeline/{name}", kept)
+        *_results("pipeline/first_layer", samples[0]),
+        *_results("pipeline/first_layer/relay", samples[1]),
+        live,
     ]
+
+
+async def _live(publisher: Node, files: dict[str, str], port: int, blocks: int) -> Result:
+    async with Node("consumer", certificate=files, port=port) as consumer:
+        name = (await publisher.ask("publish", blocks=blocks, live=True))["namespace"]
+        retrieval = asyncio.create_task(consumer.ask("verified", namespace=name))
+        await asyncio.sleep(1)  # until it has subscribed
+        await publisher.ask("produce")
+        kept = (await retrieval)["bytes"] / 1e6
+        memory = (await consumer.ask("memory"))["peak_mb"]
+    return Result(name="pipeline/live/memory", value=memory, unit="MB of RSS", baseline=kept)
 
 
 def _results(name: str, samples: list[Sample]) -> list[Result]:

@@ -20,10 +20,13 @@ DIRECT = tuple(
     for kind in ("plain", "verified")
     for figure in ("", "/cpu")
 )
-PIPELINE = tuple(
-    f"pipeline/{case}{figure}"
-    for case in ("first_layer", "first_layer/relay")
-    for figure in ("", "/first_ms", "/all_ms")
+PIPELINE = (
+    *(
+        f"pipeline/{case}{figure}"
+        for case in ("first_layer", "first_layer/relay")
+        for figure in ("", "/first_ms", "/all_ms")
+    ),
+    "pipeline/live/memory",
 )
 RELAY = tuple(
     f"relay/{figure}/{count}"
