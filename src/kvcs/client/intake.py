@@ -131,7 +131,7 @@ class TrackIntake:
 
     def receive(self, obj: Object) -> None:
         """Check one Object; a Normal one that is wanted ends up in the caller's memory."""
-        if obj.status is not ObjectStatus.NORMAL:
+        if obj.status is not ObjectStatus.NORMAL or not self._context.placement.is_open:
             return
         context, location, payload = self._context, obj.location, obj.payload
         layer_index, block_index = location.group_id, location.object_id
@@ -178,6 +178,8 @@ class TrackIntake:
     def _settle(self, location: Location, payload: bytes, outcome: memoryview | DataError) -> None:
         """Act on the outcome of a check; runs in the event loop."""
         self.pending -= 1
+        if not self._context.placement.is_open:
+            return
         if isinstance(outcome, DataError):
             self._reject(
                 location, outcome.reason if isinstance(outcome, IntegrityError) else "decoding"

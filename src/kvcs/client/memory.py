@@ -56,15 +56,19 @@ class Placement:
         layers: Wanted layer indexes.
         blocks: Blocks that each buffer holds.
 
+    Attributes:
+        is_open: The buffers may be written.
+
     Raises:
         LayoutMismatch: A buffer is read-only, strided, or of another size.
     """
 
-    __slots__ = ("_views",)
+    __slots__ = ("_views", "is_open")
 
     def __init__(
         self, memory: Memory, layout: Layout, *, layers: Sequence[int], blocks: int
     ) -> None:
+        self.is_open = True
         self._views = {
             (component, layer_index): _writable(
                 memory, component, layer_index, blocks * layout.data_bytes(component, layer_index)
@@ -72,6 +76,10 @@ class Placement:
             for layer_index in layers
             for component in (Component.K, Component.V)
         }
+
+    def close(self) -> None:
+        """Leave the memory to its owner: whatever arrives or is verified later is not written."""
+        self.is_open = False
 
     def view(self, component: Component, layer_index: int) -> memoryview:
         """Return the writable octets of one component of one wanted layer."""

@@ -168,6 +168,11 @@ class ReceivedPrefix:
             self.usable.clear()
             self._on_change()
 
+    def close(self) -> None:
+        """Take nothing any more: the memory is the caller's again."""
+        if self._context is not None:
+            self._context.placement.close()
+
     def _prepare(self, manifest: Manifest, wanted: Sequence[WantedSegment]) -> IntakeContext:
         """Fix layers, blocks and memory by the first manifest."""
         layout = Layout(manifest.compat)

@@ -227,6 +227,7 @@ class Retrieval:
         except TimeoutError:
             self._cause = MissingReason.DEADLINE
         finally:
+            self._received.close()
             self._verdict = verdict = self._judge()
             self._signal.set()
             _logger.info(

@@ -187,3 +187,29 @@ def test_intake_of_a_complete_segment_without_digests_needs_no_confirmation(samp
     intake.take_manifest(sample.manifest.with_segment(segment))
 
     assert intake.is_unlisted
+
+
+class SlowVerifier:
+    """Checks whose results come when the test says."""
+
+    def __init__(self):
+        self.done = []
+
+    def run(self, check, done, _):
+        self.done.append((done, check()))
+
+
+def test_closed_memory_is_not_written_any_more(sample, desk):
+    slow = SlowVerifier()
+    context = replace(desk.context, verifier=slow)
+    intake = TrackIntake(context, wanted(), K_TRACK, layers=range(LAYERS), manifest=sample.manifest)
+
+    intake.receive(sample.obj(K, 0, 0))
+    context.placement.close()
+    for done, outcome in slow.done:
+        done(outcome)
+    intake.receive(sample.obj(K, 0, 1))
+
+    assert len(slow.done) == 1
+    assert not any(bytes(desk.buffers[K, 0]))
+    assert (desk.counters.verified, intake.pending) == (0, 0)
