@@ -181,10 +181,10 @@ class TrackRetrieval:
             )
             if self._is_settled() or not request.aborted_groups:
                 break
-            groups = sorted(request.aborted_groups)
+            layers = sorted(request.aborted_groups.intersection(self.intake.ledger.layers))
             request.aborted_groups.clear()
-            for group_id in groups:
-                await self._fetch_missing(only_layer=group_id)
+            for layer_index in layers:
+                await self._fetch_missing(only_layer=layer_index)
         if self._is_stalled:
             self.reason = MissingReason.STALLED
             request.close()

@@ -21,7 +21,6 @@ __all__ = (
     "SetupOption",
     "StreamType",
     "TokenAliasType",
-    "is_grease",
 )
 
 ALPN: Final = "moqt-22"
@@ -163,8 +162,3 @@ class RangeMarker(IntEnum):
     NON_EXISTENT = 0x8C
     UNKNOWN = 0x10C
     TIMED_OUT = 0x20C
-
-
-def is_grease(value: int) -> bool:
-    """Tell whether `value` is one of the reserved values 0x7f * N + 0x9D."""
-    return value >= 0x9D and (value - 0x9D) % 0x7F == 0

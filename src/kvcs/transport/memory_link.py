@@ -149,11 +149,6 @@ class Rings:
         self._conditions = conditions
         self.by_stream: dict[int, Ring] = {}
 
-    @property
-    def used_bytes(self) -> int:
-        """Bytes in all rings."""
-        return sum(ring.used for ring in self.by_stream.values())
-
     def push(self, stream_id: int, data: bytes, *, fin: bool) -> bool:
         """Take all of `data`, or nothing and return False."""
         ring = self.by_stream.setdefault(stream_id, Ring())
