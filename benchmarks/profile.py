@@ -3,7 +3,8 @@
 A publication goes through a relay again and again to one consumer that verifies it. Meanwhile
 py-spy, which must be on the path (``pip install py-spy``), notes what each process is doing,
 and the system counts the CPU time of its threads. The samples of the event loop's thread share
-out the CPU time of that thread, so that each figure is a part of the whole process.
+out the CPU time of that thread, so that each figure is a part of the whole process. Samples of
+the loop itself are left out: py-spy cannot tell there whether it works or waits.
 """
 
 import asyncio
@@ -146,10 +147,10 @@ class _Profile:
             stack, _, count = line.rpartition(" ")
             thread, *frames = stack.split(";")
             thread_id = int(thread.partition("(")[2].partition(")")[0], 0)
-            if thread_id == self._pid:
-                samples[_place(frames)] += int(count)
-            else:
+            if thread_id != self._pid:
                 others.add(thread_id)
+            elif "asyncio/runners" not in frames[-1]:
+                samples[_place(frames)] += int(count)
         return samples, others
 
 
@@ -159,7 +160,7 @@ def _place(frames: list[str]) -> str:
         for part, place in _PLACES:
             if part in frame:
                 return place
-    return "event loop"
+    return "asyncio"
 
 
 def _thread_seconds(pid: int) -> dict[int, float]:
