@@ -5,9 +5,7 @@ that receives the Track) and any number of readers, each at its own place. Every
 is in one of three states, and `lookup` tells which:
 
 * found: the Object is held;
-* absent: it is known that there is no data, and there never will be. Authoritative stores
-  know that of every gap they leave; others learn it from the end of a Group or a Track,
-  from gap properties, and from unfiltered fetches (`mark_absent`);
+* absent: it is known that there is no data, and there never will be (`Absence`);
 * unknown: everything else. What was dropped or has expired is unknown again.
 
 End of Group and End of Track Objects are held for subscriptions, and their Locations are
@@ -26,18 +24,18 @@ from typing import Final
 
 from kvcs.errors import LocalProtocolError, MalformedTrack
 from kvcs.moqt.codepoints import ObjectStatus
+from kvcs.moqt.track.absence import Absence
 from kvcs.moqt.track.group import GroupRecord, Subgroup, insert_sorted, is_duplicate
 from kvcs.moqt.track.index import GroupIndex
-from kvcs.moqt.track.interval import MAX_POSITION, IntervalSet, to_location, to_position
+from kvcs.moqt.track.interval import MAX_POSITION, to_location, to_position
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.properties import Properties
 from kvcs.names import FullTrackName, Location
-from kvcs.varint import MAX_VI64
 
 __all__ = ("MAX_SUBGROUPS", "OBJECT_OVERHEAD_BYTES", "Absent", "Found", "TrackStore", "Unknown")
 
-# Subgroups, and runs of Locations known to be empty, that are remembered of a Track whose
-# publisher is somebody else. They outlive their Objects and so no budget of octets bounds them.
+# Subgroups that are remembered of a Track whose publisher is somebody else. They outlive their
+# Objects and so no budget of octets bounds them.
 # A manifest of the longest prompt has some 50,000 versions, a Group each.
 MAX_SUBGROUPS: Final = 2**16
 
@@ -86,14 +84,10 @@ class TrackStore:
         self.track = track
         self.properties = properties
         self.authoritative = authoritative
-        self.end: Location | None = None
         self.size_bytes = 0
         self._index = GroupIndex()
-        self._absent = IntervalSet()
-        self._never = IntervalSet()
-        self._last_position = -1
+        self._absence = Absence(self._index, authoritative=authoritative)
         self._largest_position = -1
-        self._end_position: int | None = None
         self._normal_objects = 0
         self._subgroups = 0
         self._watchers: dict[object, Callable[[], None]] = {}
@@ -110,6 +104,11 @@ class TrackStore:
         """Largest Object that was published, as far as is known here (Section 3.1.4)."""
         position = self._largest_position
         return None if position < 0 else to_location(position)
+
+    @property
+    def end(self) -> Location | None:
+        """Last Location of the Track, when known."""
+        return self._absence.end
 
     @property
     def lifetime(self) -> float | None:
@@ -150,14 +149,13 @@ class TrackStore:
         position = obj.group_id << 64 | obj.object_id
         if not self._admit(record, obj, position):
             return False
-        record = self._index.record(obj.group_id)
-        self._insert(record, obj, now)
+        if record is None:
+            record = self._index.record(obj.group_id)
+        self._index.insert(record, obj, now)
+        self.size_bytes += _size_bytes(obj)
+        self._normal_objects += obj.status is ObjectStatus.NORMAL
+        self._absence.learn(record, obj, position)
         subgroup = self._append(record, obj, follows)
-        if obj.status is ObjectStatus.NORMAL:
-            self._normal_objects += 1
-        else:
-            self._apply_status(record, obj, position)
-        self._last_position = max(self._last_position, position)
         if not fetched and position > self._largest_position:
             self._largest_position = position
         self._changed(subgroup)
@@ -224,7 +222,8 @@ class TrackStore:
         if end_of_group:
             subgroup.ends_group = True
             if record.absent_from is None:
-                self._end_group(record, absent_from=record.absent_after(final), end_id=final)
+                absent_from = record.absent_after(final)
+                self._absence.end_group(record, absent_from=absent_from, end_id=final)
         self._changed(subgroup)
 
     def finish_track(self, final: Location) -> None:
@@ -233,33 +232,15 @@ class TrackStore:
         Raises:
             MalformedTrack: Objects beyond it are known, or the Track ended elsewhere.
         """
-        position = to_position(final)
-        if self._last_position > position:
-            raise MalformedTrack(
-                f"the Track ends at {final} and has {to_location(self._last_position)}"
-            )
-        if self._end_position is not None:
-            if self.end != final:
-                raise MalformedTrack(f"the Track ends at {final} and at {self.end}")
-            return
-        self._end_track(final, position + 1)
-        self._changed(None)
+        if self._absence.finish_track(final):
+            self._changed(None)
 
     def mark_absent(self, start: Location, through: Location) -> None:
         """Note that nothing exists from `start` to `through`, inclusive.
 
-        Objects that are held stay: whoever says this may know less than we do. Beyond
-        `MAX_SUBGROUPS` runs nothing more is noted, so that the Locations stay unknown.
+        Objects that are held stay: whoever says this may know less than we do.
         """
-        if not self.authoritative and len(self._absent) >= MAX_SUBGROUPS:
-            return
-        first, last = to_position(start), to_position(through)
-        for position in self._index.data_positions(first, last):
-            if position > first:
-                self._absent.add(first, position - 1)
-            first = position + 1
-        if first <= last:
-            self._absent.add(first, last)
+        self._absence.mark(start, through)
         self._changed(None)
 
     def raise_largest(self, location: Location) -> None:
@@ -301,11 +282,12 @@ class TrackStore:
         if obj is not None and obj.status is ObjectStatus.NORMAL:
             return Found(obj)
         position = to_position(location)
-        interval = self._absent.find(position)
-        if interval is not None:
-            return Absent(start=to_location(interval[0]), through=to_location(interval[1]))
-        above = self._absent.next_start(position)
-        below = self._absent.previous_end(position)
+        absent = self._absence.runs
+        run = absent.find(position)
+        if run is not None:
+            return Absent(start=to_location(run[0]), through=to_location(run[1]))
+        above = absent.next_start(position)
+        below = absent.previous_end(position)
         since = self._expired_before(now)
         end = self._index.next_position(position, since=since)
         start = self._index.previous_position(position, since=since)
@@ -331,18 +313,11 @@ class TrackStore:
 
         Known also without a word about the end, once all that could follow is absent.
         """
-        record = self._index.records.get(group_id)
-        if record is not None and record.end_id is not None:
-            return Location(group_id, record.end_id)
-        interval = self._absent.find(group_id << 64 | MAX_VI64)
-        if interval is None or interval[0] <= group_id << 64:
-            return None
-        return to_location(interval[0] - 1)
+        return self._absence.group_end(group_id)
 
     def is_absent(self, start: Location, through: Location) -> bool:
         """Tell whether it is known that nothing is between two Locations, inclusive."""
-        interval = self._absent.find(to_position(start))
-        return interval is not None and to_position(through) <= interval[1]
+        return self._absence.covers(start, through)
 
     def groups(self) -> tuple[int, ...]:
         """Return the Group IDs of which Objects are held, ascending."""
@@ -367,7 +342,7 @@ class TrackStore:
     def is_complete(self) -> bool:
         """Tell whether the Track has ended and no Location of it is unknown."""
         # Held data and absent Locations are disjoint, so counting is enough.
-        known = self._absent.size + self._normal_objects
+        known = self._absence.runs.size + self._normal_objects
         return self.end is not None and known == MAX_POSITION + 1
 
     def ends_group(self, subgroup: Subgroup) -> bool:
@@ -442,46 +417,18 @@ class TrackStore:
         if not is_end:
             raise MalformedTrack(f"two different Objects at {obj.location}")
         if obj.status is ObjectStatus.END_OF_TRACK:
-            position = to_position(obj.location)
-            is_end = self._end_position in (None, position, position + 1)
-            if self._last_position > position or not is_end:
-                raise MalformedTrack(f"END_OF_TRACK at {obj.location} contradicts other Objects")
-            self._end_track(obj.location, position)
+            self._absence.end_with(obj)
             self._changed(None)
 
     def _admit(self, record: GroupRecord | None, obj: Object, position: int) -> bool:
         """Tell whether a new Object is to be taken; raise MalformedTrack if it cannot be."""
-        if self.authoritative and position <= self._last_position:
+        if self.authoritative and position <= self._absence.last_position:
             raise LocalProtocolError(f"Object {obj.location} after a larger one was published")
-        is_status = obj.status is not ObjectStatus.NORMAL
-        end = self._end_position
-        if end is not None and position >= end and not (is_status and position == end):
-            raise MalformedTrack(f"Object {obj.location} beyond the end {self.end} of the Track")
-        if obj.status is ObjectStatus.END_OF_TRACK and self._last_position > position:
-            raise MalformedTrack(f"END_OF_TRACK at {obj.location} before other Objects")
         if record is not None:
             record.check(obj)
         if not self._has_room(record, obj.subgroup_id):
             raise MalformedTrack(f"Object {obj.location} after {MAX_SUBGROUPS} Subgroups")
-        if self._never and position in self._never:
-            raise MalformedTrack(f"Object {obj.location} in a gap that a property declared")
-        if obj.properties.raw:
-            self._check_gaps(record, obj, position)
-        return is_status or position not in self._absent
-
-    def _check_gaps(self, record: GroupRecord | None, obj: Object, position: int) -> None:
-        """Check PRIOR_GROUP_ID_GAP and PRIOR_OBJECT_ID_GAP (Sections 10.8 and 10.9)."""
-        properties = obj.properties
-        properties.check_object(obj.location)
-        group_gap, object_gap = properties.prior_group_id_gap, properties.prior_object_id_gap
-        known = record.prior_group_gap if record is not None else None
-        if group_gap and known not in (None, group_gap):
-            raise MalformedTrack(f"Object {obj.location}: PRIOR_GROUP_ID_GAP {group_gap}, {known}")
-        first = (obj.group_id - group_gap) << 64
-        if group_gap and self._has_data(first, (obj.group_id << 64) - 1):
-            raise MalformedTrack(f"Object {obj.location}: PRIOR_GROUP_ID_GAP over an Object")
-        if object_gap and self._has_data(position - object_gap, position - 1):
-            raise MalformedTrack(f"Object {obj.location}: PRIOR_OBJECT_ID_GAP over an Object")
+        return self._absence.admits(record, obj, position)
 
     def _has_room(self, record: GroupRecord | None, subgroup_id: int | None) -> bool:
         """Tell whether a Subgroup is known, or may become known."""
@@ -493,15 +440,6 @@ class TrackStore:
     def _subgroup(self, record: GroupRecord, subgroup_id: int | None) -> Subgroup:
         self._subgroups += subgroup_id not in record.subgroups
         return record.subgroup(subgroup_id)
-
-    def _insert(self, record: GroupRecord, obj: Object, now: float) -> None:
-        self._index.insert(record, obj, now)
-        self.size_bytes += _size_bytes(obj)
-        position = record.group_id << 64 | obj.object_id
-        if self.authoritative and position > self._last_position + 1:
-            self._absent.add(self._last_position + 1, position - 1)
-        if obj.properties.raw:
-            self._apply_gaps(record, obj, position)
 
     def _append(self, record: GroupRecord, obj: Object, follows: int | None) -> Subgroup:
         subgroup = self._subgroup(record, obj.subgroup_id)
@@ -521,47 +459,12 @@ class TrackStore:
         subgroup.largest_id = max(subgroup.largest_id, object_id)
         return subgroup
 
-    def _apply_status(self, record: GroupRecord, obj: Object, position: int) -> None:
-        self._end_group(record, absent_from=obj.object_id, end_id=obj.object_id)
-        if obj.status is ObjectStatus.END_OF_TRACK:
-            self._end_track(obj.location, position)
-
-    def _end_group(self, record: GroupRecord, *, absent_from: int, end_id: int) -> None:
-        record.absent_from = absent_from
-        record.end_id = end_id
-        if absent_from <= MAX_VI64:
-            base = record.group_id << 64
-            self._absent.add(base | absent_from, base | MAX_VI64)
-
-    def _end_track(self, end: Location, absent_from: int) -> None:
-        self.end = end
-        self._end_position = absent_from
-        if absent_from <= MAX_POSITION:
-            self._absent.add(absent_from, MAX_POSITION)
-
-    def _apply_gaps(self, record: GroupRecord, obj: Object, position: int) -> None:
-        group_gap = obj.properties.prior_group_id_gap
-        object_gap = obj.properties.prior_object_id_gap
-        if group_gap:
-            record.prior_group_gap = group_gap
-            base = record.group_id << 64
-            self._declare_gap((record.group_id - group_gap) << 64, base - 1)
-        if object_gap:
-            self._declare_gap(position - object_gap, position - 1)
-
-    def _declare_gap(self, first: int, last: int) -> None:
-        self._never.add(first, last)
-        self._absent.add(first, last)
-
     # Searching.
 
     def _expired_before(self, now: float) -> float | None:
         """Return when Objects were received at the latest that have expired by now."""
         lifetime = self.lifetime
         return None if lifetime is None else now - lifetime
-
-    def _has_data(self, first: int, last: int) -> bool:
-        return next(self._index.data_positions(first, last), None) is not None
 
     def _gap(
         self, subgroup: Subgroup, previous_id: int, object_id: int, *, now: float

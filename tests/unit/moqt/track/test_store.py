@@ -2,6 +2,7 @@ import pytest
 
 from kvcs.errors import LocalProtocolError, MalformedTrack
 from kvcs.moqt.codepoints import ObjectStatus, PropertyType
+from kvcs.moqt.track import absence as absence_module
 from kvcs.moqt.track import store as store_module
 from kvcs.moqt.track.store import OBJECT_OVERHEAD_BYTES, Absent, Found, TrackStore, Unknown
 from kvcs.moqt.wire.object import Object
@@ -537,7 +538,7 @@ def test_subgroups_that_are_remembered_are_bounded(monkeypatch):
 
 
 def test_empty_runs_that_are_remembered_are_bounded(monkeypatch):
-    monkeypatch.setattr(store_module, "MAX_SUBGROUPS", 3)
+    monkeypatch.setattr(absence_module, "MAX_ABSENT_RUNS", 3)
     store = new_store()
 
     for group_id in range(0, 10, 2):

@@ -1,0 +1,231 @@
+"""Where in a Track it is known that there is no data, and never will be.
+
+Theory of operation. An `Absence` belongs to one `TrackStore`, which tells it what it takes
+and asks it what it may take. Knowledge comes from four sources, and only grows:
+
+* the gaps that an original publisher leaves between its Objects (authoritative stores);
+* the end of a Group or of the Track: a status Object, the end of a stream, or FETCH_OK.
+  The Location of a status Object itself has no data either;
+* gap properties of Objects. What they declare may not be contradicted: an Object inside
+  makes the Track malformed;
+* what unfiltered fetches leave out (`mark`). Whoever says this may know less than we do: an
+  Object inside is not an error, it is merely not taken.
+
+Held data and absent Locations are disjoint. Positions are those of `kvcs.moqt.track.interval`.
+
+Source: MOQT draft 22, Sections 2.1, 10.8, 10.9 and 12.1.
+"""
+
+from typing import Final
+
+from kvcs.errors import MalformedTrack
+from kvcs.moqt.codepoints import ObjectStatus
+from kvcs.moqt.track.group import GroupRecord
+from kvcs.moqt.track.index import GroupIndex
+from kvcs.moqt.track.interval import MAX_POSITION, IntervalSet, to_location, to_position
+from kvcs.moqt.wire.object import Object
+from kvcs.names import Location
+from kvcs.varint import MAX_VI64
+
+__all__ = ("MAX_ABSENT_RUNS", "Absence")
+
+# Runs of Locations known to be empty that are remembered of a Track whose publisher is somebody
+# else. As many as its Subgroups: a Group ends in one run at most.
+MAX_ABSENT_RUNS: Final = 2**16
+
+
+class Absence:
+    """What is known not to exist of one Track, and where the Track ends.
+
+    Attributes:
+        runs: Positions without data; written here only.
+        last_position: Last position at which an Object was ever taken; -1 before the first.
+        end: Last Location of the Track (of its End of Track, if there is one), when known.
+    """
+
+    __slots__ = (
+        "_authoritative",
+        "_declared",
+        "_end_position",
+        "_index",
+        "end",
+        "last_position",
+        "runs",
+    )
+
+    def __init__(self, index: GroupIndex, *, authoritative: bool) -> None:
+        """Know nothing yet.
+
+        Args:
+            index: What the store holds.
+            authoritative: Objects come in order and the gaps between them do not exist.
+        """
+        self.runs = IntervalSet()
+        self.last_position = -1
+        self.end: Location | None = None
+        self._index = index
+        self._authoritative = authoritative
+        self._declared = IntervalSet()
+        self._end_position: int | None = None
+
+    def __repr__(self) -> str:
+        return f"<Absence runs={len(self.runs)} end={self.end}>"
+
+    # Checking and learning from Objects.
+
+    def admits(self, record: GroupRecord | None, obj: Object, position: int) -> bool:
+        """Tell whether a new Object may be taken: False if it is known not to exist.
+
+        Args:
+            record: Its Group, if that is known.
+            obj: The Object.
+            position: Its position.
+
+        Raises:
+            MalformedTrack: It contradicts the end of the Track or a declared gap.
+        """
+        is_status = obj.status is not ObjectStatus.NORMAL
+        end = self._end_position
+        if end is not None and position >= end and not (is_status and position == end):
+            raise MalformedTrack(f"Object {obj.location} beyond the end {self.end} of the Track")
+        if obj.status is ObjectStatus.END_OF_TRACK and self.last_position > position:
+            raise MalformedTrack(f"END_OF_TRACK at {obj.location} before other Objects")
+        if self._declared and position in self._declared:
+            raise MalformedTrack(f"Object {obj.location} in a gap that a property declared")
+        if obj.properties.raw:
+            self._check_gaps(record, obj, position)
+        return is_status or position not in self.runs
+
+    def learn(self, record: GroupRecord, obj: Object, position: int) -> None:
+        """Note what an Object that was taken says: gaps before it, and what it ends."""
+        if self._authoritative and position > self.last_position + 1:
+            self.runs.add(self.last_position + 1, position - 1)
+        if obj.properties.raw:
+            self._declare_gaps(record, obj, position)
+        if obj.status is not ObjectStatus.NORMAL:
+            self.end_group(record, absent_from=obj.object_id, end_id=obj.object_id)
+            if obj.status is ObjectStatus.END_OF_TRACK:
+                self._end_track(obj.location, position)
+        self.last_position = max(self.last_position, position)
+
+    def end_with(self, obj: Object) -> None:
+        """Note that an END_OF_GROUP that is held is an END_OF_TRACK, as another copy says.
+
+        Raises:
+            MalformedTrack: Objects beyond it are known, or the Track ended elsewhere.
+        """
+        position = to_position(obj.location)
+        if self.last_position > position or self._end_position not in (
+            None,
+            position,
+            position + 1,
+        ):
+            raise MalformedTrack(f"END_OF_TRACK at {obj.location} contradicts other Objects")
+        self._end_track(obj.location, position)
+
+    # Learning from other words.
+
+    def mark(self, start: Location, through: Location) -> None:
+        """Note that nothing exists from `start` to `through`, inclusive, but what is held.
+
+        Beyond `MAX_ABSENT_RUNS` nothing more is noted, so that the Locations stay unknown.
+        """
+        if not self._authoritative and len(self.runs) >= MAX_ABSENT_RUNS:
+            return
+        first, last = to_position(start), to_position(through)
+        for position in self._index.data_positions(first, last):
+            if position > first:
+                self.runs.add(first, position - 1)
+            first = position + 1
+        if first <= last:
+            self.runs.add(first, last)
+
+    def end_group(self, record: GroupRecord, *, absent_from: int, end_id: int) -> None:
+        """Note where a Group ends.
+
+        Args:
+            record: The Group.
+            absent_from: First Object ID at which no data exists.
+            end_id: Object ID of the last Object, a status Object included.
+        """
+        record.absent_from = absent_from
+        record.end_id = end_id
+        if absent_from <= MAX_VI64:
+            base = record.group_id << 64
+            self.runs.add(base | absent_from, base | MAX_VI64)
+
+    def finish_track(self, final: Location) -> bool:
+        """Note that `final` is the last Location of the Track; tell whether that is news.
+
+        Raises:
+            MalformedTrack: Objects beyond it are known, or the Track ended elsewhere.
+        """
+        position = to_position(final)
+        if self.last_position > position:
+            raise MalformedTrack(
+                f"the Track ends at {final} and has {to_location(self.last_position)}"
+            )
+        if self._end_position is not None:
+            if self.end != final:
+                raise MalformedTrack(f"the Track ends at {final} and at {self.end}")
+            return False
+        self._end_track(final, position + 1)
+        return True
+
+    # Reading.
+
+    def covers(self, start: Location, through: Location) -> bool:
+        """Tell whether nothing is between two Locations, inclusive."""
+        run = self.runs.find(to_position(start))
+        return run is not None and to_position(through) <= run[1]
+
+    def group_end(self, group_id: int) -> Location | None:
+        """Return the last Location of a Group, status Objects included, when known.
+
+        Known also without a word about the end, once all that could follow is absent.
+        """
+        record = self._index.records.get(group_id)
+        if record is not None and record.end_id is not None:
+            return Location(group_id, record.end_id)
+        run = self.runs.find(group_id << 64 | MAX_VI64)
+        if run is None or run[0] <= group_id << 64:
+            return None
+        return to_location(run[0] - 1)
+
+    # Gaps and ends.
+
+    def _check_gaps(self, record: GroupRecord | None, obj: Object, position: int) -> None:
+        """Check PRIOR_GROUP_ID_GAP and PRIOR_OBJECT_ID_GAP (Sections 10.8 and 10.9)."""
+        properties = obj.properties
+        properties.check_object(obj.location)
+        group_gap, object_gap = properties.prior_group_id_gap, properties.prior_object_id_gap
+        known = record.prior_group_gap if record is not None else None
+        if group_gap and known not in (None, group_gap):
+            raise MalformedTrack(f"Object {obj.location}: PRIOR_GROUP_ID_GAP {group_gap}, {known}")
+        first = (obj.group_id - group_gap) << 64
+        if group_gap and self._has_data(first, (obj.group_id << 64) - 1):
+            raise MalformedTrack(f"Object {obj.location}: PRIOR_GROUP_ID_GAP over an Object")
+        if object_gap and self._has_data(position - object_gap, position - 1):
+            raise MalformedTrack(f"Object {obj.location}: PRIOR_OBJECT_ID_GAP over an Object")
+
+    def _has_data(self, first: int, last: int) -> bool:
+        return next(self._index.data_positions(first, last), None) is not None
+
+    def _declare_gaps(self, record: GroupRecord, obj: Object, position: int) -> None:
+        group_gap = obj.properties.prior_group_id_gap
+        object_gap = obj.properties.prior_object_id_gap
+        if group_gap:
+            record.prior_group_gap = group_gap
+            self._declare((record.group_id - group_gap) << 64, (record.group_id << 64) - 1)
+        if object_gap:
+            self._declare(position - object_gap, position - 1)
+
+    def _declare(self, first: int, last: int) -> None:
+        self._declared.add(first, last)
+        self.runs.add(first, last)
+
+    def _end_track(self, end: Location, absent_from: int) -> None:
+        self.end = end
+        self._end_position = absent_from
+        if absent_from <= MAX_POSITION:
+            self.runs.add(absent_from, MAX_POSITION)
