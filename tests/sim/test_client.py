@@ -301,6 +301,31 @@ def test_more_tracks_than_a_peer_serves_at_a_time_are_taken_one_after_the_other(
     assert verdict.elapsed_s > 3
 
 
+def test_first_layer_of_many_segments_is_usable_long_before_the_last(world):
+    async def scenario():
+        here = world(profile=LinkProfile(delay=0.01, bandwidth=20_000))
+        here.tokens = list(range(20 * 4 + 1))
+        queues = TransportConfig(high_water_bytes=2048, low_water_bytes=1024)
+        async with (
+            here.publisher(transport=queues) as publisher,
+            publisher.publication(here.tokens) as publication,
+            here.consumer() as consumer,
+        ):
+            for _ in range(20):
+                await here.publish_all(await publication.add_segment(1))
+            await publication.complete()
+            candidate = consumer.candidate(publication.name, here.tokens)
+            async with consumer.retrieve(candidate, timeout=60) as retrieval:
+                return await take(retrieval, here), retrieval.verdict
+
+    layers, verdict = run(scenario())
+
+    first, *_, last = verdict.arrivals
+    assert_whole(verdict, blocks=20)
+    assert layers == [arrival.layer_index for arrival in verdict.arrivals] == list(range(LAYERS))
+    assert first.seconds < 0.6 * last.seconds
+
+
 def test_retrieval_waits_for_a_segment_that_is_added_later(world):
     async def scenario():
         here = world()

@@ -88,10 +88,15 @@ class ConsumerConfig:
         max_ranked: Publications of one prefix whose manifests are compared.
         fill_wait: Seconds for the fill stream of an accepted subscription to begin.
         fill_timeout: Seconds that relays may wait for Objects under way (FILL_TIMEOUT).
+        silence_margin: Seconds beyond `fill_timeout` that a fetch stream may be silent before
+            what is missing is asked for again: what a large Object takes on a slow link.
         max_attempts: Requests in a row that bring nothing before a track is given up.
         retry_interval: Seconds before the first repetition; doubled each time.
         max_retry_interval: Longest such pause.
         max_fetches: FETCHes open at once for one track.
+        max_open_fetches: FETCHes open at once for one retrieval: what a publisher serves.
+        fetch_window: Layers of one FETCH when there are more tracks than `max_open_fetches`.
+            Smaller windows bring the first layer earlier, and cost a FETCH each.
         done_wait: Seconds that leaving waits for the publisher's PUBLISH_DONE, so that it
             learns of the delivery.
         subscriber_priority: Urgency of the data tracks, 1..255, lower first. The manifest is
@@ -113,10 +118,13 @@ class ConsumerConfig:
     max_ranked: int = 8
     fill_wait: float = 2.0
     fill_timeout: float = 10.0
+    silence_margin: float = 5.0
     max_attempts: int = 4
     retry_interval: float = 0.1
     max_retry_interval: float = 2.0
     max_fetches: int = 4
+    max_open_fetches: int = 16
+    fetch_window: int = 2
     done_wait: float = 1.0
     subscriber_priority: int = 128
     max_memory_bytes: int = 256 * 1024 * _MIB
@@ -130,6 +138,11 @@ class ConsumerConfig:
     def __post_init__(self) -> None:
         if not 1 <= self.subscriber_priority <= 255:
             raise ConfigError("subscriber_priority", "1..255", str(self.subscriber_priority))
+
+    @property
+    def max_silence(self) -> float:
+        """Seconds that a fetch stream may be silent."""
+        return self.fill_timeout + self.silence_margin
 
     def pause(self, failures: int) -> float:
         """Return the seconds to wait after so many fruitless requests in a row."""

@@ -7,7 +7,7 @@ Source:
     KVCS, "Retrieval of Completed Caches" and "Verification and Recovery".
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -93,7 +93,7 @@ def plan_fetches(
     *,
     segment_blocks: int,
     filter_ranges: int,
-    only_layer: int | None = None,
+    layers: Container[int],
 ) -> list[FetchPlan]:
     """Plan the FETCHes that bring exactly what the ledger misses.
 
@@ -106,10 +106,10 @@ def plan_fetches(
         ledger: What is wanted and verified.
         segment_blocks: Blocks of the segment as published.
         filter_ranges: MAX_FILTER_RANGES of the peer; 0 forbids range filters.
-        only_layer: Plan for this layer alone.
+        layers: Plan for these layers alone.
     """
     plans: list[FetchPlan] = []
-    holes = (hole for hole in ledger.holes() if only_layer in (None, hole[0]))
+    holes = (hole for hole in ledger.holes() if hole[0] in layers)
     for first, last, blocks in _merge(holes):
         whole = blocks == range(segment_blocks)
         if first == last and not whole:

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Self
 
 from kvcs.client.config import ConsumerConfig
+from kvcs.client.fetch_slots import FetchSlots
 from kvcs.client.intake import TrackIntake
 from kvcs.client.ledger import MissingReason
 from kvcs.client.manifest_track import ManifestTrack
@@ -256,14 +257,18 @@ class Retrieval:
         manifest = self._manifest
         assert manifest is not None
         self._given_up.clear()
+        slots = FetchSlots(self._config.max_open_fetches, window=self._config.fetch_window)
         async with asyncio.TaskGroup() as group:
             helpers = [group.create_task(manifest.follow(), name="manifest")]
             if self._wish.idle_timeout is not None:
                 helpers.append(group.create_task(self._watch_idle(self._wish.idle_timeout)))
             tasks: list[asyncio.Task[None]] = []
             while not self._is_over(manifest):
+                slots.tracks = len(self._received.intakes)
                 for intake in self._unstarted():
-                    track = TrackRetrieval(source, intake, self._config, signal=self._signal)
+                    track = TrackRetrieval(
+                        source, intake, self._config, slots=slots, signal=self._signal
+                    )
                     self._tracks[intake] = track
                     tasks.append(group.create_task(self._bring(track), name=str(intake.name)))
                 await self._signal.until(lambda: self._is_over(manifest) or any(self._unstarted()))

@@ -16,11 +16,13 @@ Source:
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum, auto
 from itertools import batched
 
 from kvcs.client.config import ConsumerConfig
+from kvcs.client.fetch_slots import FetchSlots
 from kvcs.client.intake import TrackIntake
 from kvcs.client.ledger import BlockState, MissingReason
 from kvcs.client.recovery import (
@@ -60,6 +62,7 @@ class TrackRetrieval:
         source: The peer and the publication.
         intake: Where Objects go, and what is missing.
         config: Settings of the consumer.
+        slots: Which FETCHes of the retrieval may be open.
         signal: Shared with the retrieval; set after every change that anyone waits for.
 
     Attributes:
@@ -69,13 +72,20 @@ class TrackRetrieval:
     """
 
     def __init__(
-        self, source: Source, intake: TrackIntake, config: ConsumerConfig, *, signal: Signal
+        self,
+        source: Source,
+        intake: TrackIntake,
+        config: ConsumerConfig,
+        *,
+        slots: FetchSlots,
+        signal: Signal,
     ) -> None:
         self.reason = MissingReason.NOT_PUBLISHED
         self.error: KvcsError | None = None
         self.intake = intake
         self._source = source
         self._config = config
+        self._slots = slots
         self._signal = signal
         self._track = source.name.track(intake.name.format())
         self._is_stalled = False
@@ -184,7 +194,7 @@ class TrackRetrieval:
             layers = sorted(request.aborted_groups.intersection(self.intake.ledger.layers))
             request.aborted_groups.clear()
             for layer_index in layers:
-                await self._fetch_missing(only_layer=layer_index)
+                await self._fetch_layers((layer_index,))
         if self._is_stalled:
             self.reason = MissingReason.STALLED
             request.close()
@@ -205,13 +215,25 @@ class TrackRetrieval:
 
     # FETCH.
 
-    async def _fetch_missing(self, *, only_layer: int | None = None) -> _Step:
-        """Fetch exactly what is missing, a few requests at a time."""
+    async def _fetch_missing(self) -> _Step:
+        """Fetch exactly what is missing, all layers at once or window by window."""
+        ledger = self.intake.ledger
+        lacking = [layer for layer in ledger.layers if not ledger.is_whole(layer)]
+        for layers in self._slots.windows(lacking):
+            step = await self._fetch_layers(layers)
+            if step is not _Step.REPEAT:
+                return step
+        if all(run.state is BlockState.NON_EXISTENT for run in ledger.missing()):
+            return _Step.GIVE_UP
+        return _Step.REPEAT
+
+    async def _fetch_layers(self, layers: Sequence[int]) -> _Step:
+        """Fetch what is missing of some layers, a few requests at a time."""
         plans = plan_fetches(
             self.intake.ledger,
             segment_blocks=self.intake.wanted.blocks,
             filter_ranges=self._source.filter_ranges,
-            only_layer=only_layer,
+            layers=layers,
         )
         for batch in batched(plans, self._config.max_fetches):
             async with asyncio.TaskGroup() as group:
@@ -220,12 +242,14 @@ class TrackRetrieval:
             for step in (_Step.GIVE_UP, _Step.LATER):
                 if any(task.result() is step for task in tasks):
                     return step
-        missing = self.intake.ledger.missing()
-        if all(run.state is BlockState.NON_EXISTENT for run in missing):
-            return _Step.GIVE_UP
         return _Step.REPEAT
 
     async def _fetch(self, plan: FetchPlan) -> _Step:
+        """Fetch one plan when it is its turn."""
+        async with self._slots.hold(plan.first_layer):
+            return await self._fetch_now(plan)
+
+    async def _fetch_now(self, plan: FetchPlan) -> _Step:
         """Fetch one plan and note what the answer says about what it did not bring."""
         start = Location(plan.first_layer, plan.blocks.start)
         receiver = _TrackReceiver(self.intake, start, filtered=plan.filtered)

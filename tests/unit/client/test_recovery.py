@@ -24,7 +24,7 @@ def places(ledger, state):
 def test_plan_takes_whole_layers_in_one_fetch():
     ledger = TrackLedger((2, 3, 4), 8)
 
-    (plan,) = plan_fetches(ledger, segment_blocks=8, filter_ranges=0)
+    (plan,) = plan_fetches(ledger, segment_blocks=8, filter_ranges=0, layers=range(9))
 
     assert plan.parameters.location_filter == LocationFilter.absolute_start_group_end(2, 0, 2)
     assert plan.parameters.range_filters == ()
@@ -32,13 +32,17 @@ def test_plan_takes_whole_layers_in_one_fetch():
 
 
 def test_plan_splits_where_layers_are_not_wanted():
-    plans = plan_fetches(TrackLedger((0, 2, 3), 8), segment_blocks=8, filter_ranges=0)
+    plans = plan_fetches(
+        TrackLedger((0, 2, 3), 8), segment_blocks=8, filter_ranges=0, layers=range(9)
+    )
 
     assert [(plan.first_layer, plan.last_layer) for plan in plans] == [(0, 0), (2, 3)]
 
 
 def test_plan_filters_the_first_blocks_when_the_peer_takes_filters():
-    (plan,) = plan_fetches(TrackLedger((0, 1), 3), segment_blocks=8, filter_ranges=1)
+    (plan,) = plan_fetches(
+        TrackLedger((0, 1), 3), segment_blocks=8, filter_ranges=1, layers=range(9)
+    )
 
     assert plan.filtered
     assert plan.parameters.range_filters[0].ranges[0].start == 0
@@ -46,7 +50,9 @@ def test_plan_filters_the_first_blocks_when_the_peer_takes_filters():
 
 
 def test_plan_takes_whole_layers_when_the_peer_takes_no_filters():
-    (plan,) = plan_fetches(TrackLedger((0, 1), 3), segment_blocks=8, filter_ranges=0)
+    (plan,) = plan_fetches(
+        TrackLedger((0, 1), 3), segment_blocks=8, filter_ranges=0, layers=range(9)
+    )
 
     assert not plan.filtered
     assert plan.parameters.range_filters == ()
@@ -56,7 +62,7 @@ def test_plan_takes_whole_layers_when_the_peer_takes_no_filters():
 def test_plan_names_exactly_the_blocks_that_one_layer_lacks():
     ledger = ledger_without((0, 1), 4, [(0, 0), (0, 3), *((1, block) for block in range(4))])
 
-    (plan,) = plan_fetches(ledger, segment_blocks=4, filter_ranges=0)
+    (plan,) = plan_fetches(ledger, segment_blocks=4, filter_ranges=0, layers=range(9))
 
     assert plan.parameters.location_filter == LocationFilter.absolute_range(0, 1, 0, 2)
     assert plan.covers(0, 1)
@@ -67,7 +73,7 @@ def test_plan_names_exactly_the_blocks_that_one_layer_lacks():
 def test_plan_asks_for_every_hole_of_a_layer():
     ledger = ledger_without((0, 1), 5, [(0, 1), (0, 3), (1, 1), (1, 3)])
 
-    plans = plan_fetches(ledger, segment_blocks=5, filter_ranges=0)
+    plans = plan_fetches(ledger, segment_blocks=5, filter_ranges=0, layers=range(9))
 
     asked = {
         (layer, block)
@@ -85,14 +91,14 @@ def test_plan_asks_for_every_hole_of_a_layer():
 def test_plan_shares_a_filter_over_layers_that_lack_the_same_middle():
     ledger = ledger_without((0, 1), 4, [(0, 0), (1, 0), (0, 3), (1, 3)])
 
-    (plan,) = plan_fetches(ledger, segment_blocks=4, filter_ranges=4)
+    (plan,) = plan_fetches(ledger, segment_blocks=4, filter_ranges=4, layers=range(9))
 
     assert (plan.first_layer, plan.last_layer, plan.blocks) == (0, 1, range(1, 3))
     assert plan.filtered
 
 
 def test_plan_for_one_layer_leaves_the_others():
-    plans = plan_fetches(TrackLedger((0, 1), 2), segment_blocks=2, filter_ranges=0, only_layer=1)
+    plans = plan_fetches(TrackLedger((0, 1), 2), segment_blocks=2, filter_ranges=0, layers=[1])
 
     assert [(plan.first_layer, plan.last_layer) for plan in plans] == [(1, 1)]
 
@@ -100,7 +106,7 @@ def test_plan_for_one_layer_leaves_the_others():
 def test_plan_of_nothing_is_empty():
     ledger = ledger_without((0,), 1, [(0, 0)])
 
-    assert plan_fetches(ledger, segment_blocks=1, filter_ranges=0) == []
+    assert plan_fetches(ledger, segment_blocks=1, filter_ranges=0, layers=range(9)) == []
 
 
 @pytest.mark.parametrize(
