@@ -13,13 +13,11 @@ that is not known, or the store has dropped what is owed, the cursor waits if th
 somebody who can fill the gap (`on_gap`), and goes on with a new stream, or ends the
 subscription with TOO_FAR_BEHIND, if there is not.
 
-A reset may destroy what the transport still has to send. Streams that may not end with FIN
-are therefore left open, unused, and reset as late as possible (`_retire`).
+What becomes of the streams is written in `kvcs.moqt.track.subgroup_streams`.
 
 Source: MOQT draft 22, Sections 3.1, 5.1, 5.2, 7.5 and 11.3.
 """
 
-from collections import deque
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Final
@@ -34,6 +32,7 @@ from kvcs.moqt.track.fetch_delivery import FetchDelivery
 from kvcs.moqt.track.group import Subgroup
 from kvcs.moqt.track.interval import IntervalSet, to_location, to_position
 from kvcs.moqt.track.store import TrackStore
+from kvcs.moqt.track.subgroup_streams import SubgroupStreams
 from kvcs.moqt.wire.filters import LocationRange
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.subgroup import SubgroupHeader
@@ -44,9 +43,6 @@ __all__ = ("MAX_OPEN_SUBGROUPS", "SubscriptionDelivery")
 # Enough to keep a link busy while Groups overtake each other, few enough that the lowest
 # Group is not starved by the others.
 MAX_OPEN_SUBGROUPS: Final = 8
-# A publisher that never finishes its Subgroups leaves streams open on which nothing is
-# sent; beyond this many times the limit the oldest of them are reset.
-_IDLE_FACTOR: Final = 4
 
 
 class SubscriptionDelivery:
@@ -78,16 +74,13 @@ class SubscriptionDelivery:
         self._store = store
         self._request_id = request_id
         self._on_gap = on_gap
-        self._max_open = max_open_subgroups
         self._start = terms.location_range.start
         self._cursors: dict[Subgroup, Cursor] = {}
         self._done: set[Subgroup] = set()
         self._cut: set[Subgroup] = set()
         self._queue: list[tuple[tuple[int, int, int], Cursor]] = []
         self._waiting: set[Cursor] = set()
-        self._open: dict[StreamId, Cursor] = {}
-        self._retired: deque[StreamId] = deque()
-        self._cut_streams: list[StreamId] = []
+        self._streams = SubgroupStreams(request_id, max_open=max_open_subgroups)
         self._given_up = IntervalSet()
         self._ending: tuple[PublishDoneCode, str] | None = None
         self._object_timeout, self._subgroup_timeout = self._timeouts()
@@ -99,7 +92,7 @@ class SubscriptionDelivery:
     def __repr__(self) -> str:
         return (
             f"<SubscriptionDelivery request={self._request_id} track={self._store.track}"
-            f" open={len(self._open)} queued={len(self._queue)} waiting={len(self._waiting)}>"
+            f" queued={len(self._queue)} waiting={len(self._waiting)} {self._streams}>"
         )
 
     @property
@@ -173,20 +166,16 @@ class SubscriptionDelivery:
 
     def stream_stopped(self, stream_id: StreamId) -> bool:
         """Never open the Subgroup again of which the peer refused the stream."""
-        cursor = self._open.pop(stream_id, None)
+        if stream_id not in self._streams:
+            return False
+        cursor = self._streams.stopped(stream_id)
         if cursor is not None:
-            cursor.stream_id = None
             self._dismiss(cursor)
-            return True
-        for streams in (self._retired, self._cut_streams):
-            if stream_id in streams:
-                streams.remove(stream_id)
-                return True
-        return False
+        return True
 
     def cancel(self, session: Session, *, now: float, code: int) -> None:
         """Reset all streams with `code` and stop following the store."""
-        self._reset_all(session, code, now=now)
+        self._streams.reset_all(session, code=code, now=now)
         self.stop()
 
     def stop(self) -> None:
@@ -198,8 +187,7 @@ class SubscriptionDelivery:
         """Send one Object; with none to send, end what can be ended."""
         if self.finished:
             return 0
-        while self._cut_streams:
-            session.reset_stream(self._cut_streams.pop(), StreamResetCode.CANCELLED, now=now)
+        self._streams.reset_cut(session, now=now)
         while self._queue:
             cursor = self._choose(session, now)
             size_bytes = self._serve(cursor, session, now=now)
@@ -266,9 +254,7 @@ class SubscriptionDelivery:
 
     def _pause(self) -> None:
         """Owe nothing of what is there; streams that it cuts are reset (Section 3.1.2)."""
-        self._cut_streams += (*self._retired, *self._open)
-        self._retired.clear()
-        self._open.clear()
+        self._streams.cut()
         self._forget()
 
     def _resume(self) -> None:
@@ -328,14 +314,13 @@ class SubscriptionDelivery:
     def _choose(self, session: Session, now: float) -> Cursor:
         """Return the cursor to serve: the first one that may have an open stream."""
         first = self._queue[0][1]
-        if first.stream_id is not None or len(self._open) < self._max_open:
+        if first.stream_id is not None or self._streams.has_room:
             return first
         open_cursors = [entry for entry in self._queue if entry[1].stream_id is not None]
         if open_cursors:
             return min(open_cursors)[1]
         # Nothing to send on any open stream, so they cost nothing and another is no harm.
-        if len(self._open) >= self._max_open * _IDLE_FACTOR:
-            self._retire(min(self._open.values(), key=lambda cursor: cursor.key), session, now)
+        self._streams.make_room(session, now=now)
         return first
 
     def _serve(self, cursor: Cursor, session: Session, *, now: float) -> int:
@@ -349,7 +334,7 @@ class SubscriptionDelivery:
         location = Location(cursor.subgroup.group_id, object_id)
         end = self.terms.location_range.end
         if end is not None and location > end:
-            self._retire(cursor, session, now)
+            self._streams.retire(cursor, session, now=now)
             self._dequeue(cursor)
             return 0
         obj = self._store.held(location.group_id, object_id, now=now)
@@ -361,7 +346,7 @@ class SubscriptionDelivery:
             self._abandon(cursor, session, now)
             return 0
         if cursor.stream_id is not None and not is_next:
-            self._retire(cursor, session, now)
+            self._streams.retire(cursor, session, now=now)
         cursor.is_stray = is_late
         cursor.incomplete |= is_late
         return self._send(cursor, obj, session, now)
@@ -469,10 +454,7 @@ class SubscriptionDelivery:
             first_object=subgroup.first_object_id == obj.object_id,
         )
         priority = transport_priority(self.terms.subscriber_priority, obj.publisher_priority)
-        stream_id = session.open_subgroup(self._request_id, header, priority=priority, now=now)
-        cursor.stream_id = stream_id
-        self._open[stream_id] = cursor
-        return stream_id
+        return self._streams.open(cursor, session, header=header, priority=priority, now=now)
 
     # Ending.
 
@@ -482,12 +464,10 @@ class SubscriptionDelivery:
         final = cursor.subgroup.final_object_id
         if final is None or cursor.last_id < final:
             return
-        stream_id = cursor.stream_id
-        if stream_id is not None and cursor.incomplete:
-            self._retire(cursor, session, now)
-        elif stream_id is not None:
-            del self._open[stream_id]
-            session.finish_stream(stream_id, now=now)
+        if cursor.incomplete:
+            self._streams.retire(cursor, session, now=now)
+        else:
+            self._streams.finish(cursor, session, now=now)
         self._dismiss(cursor)
 
     def _dismiss(self, cursor: Cursor) -> None:
@@ -500,23 +480,8 @@ class SubscriptionDelivery:
 
     def _abandon(self, cursor: Cursor, session: Session, now: float) -> None:
         """Give up a Subgroup whose time is over."""
-        stream_id = cursor.stream_id
-        if stream_id is not None:
-            del self._open[stream_id]
-            session.reset_stream(stream_id, StreamResetCode.DELIVERY_TIMEOUT, now=now)
+        self._streams.reset(cursor, session, code=StreamResetCode.DELIVERY_TIMEOUT, now=now)
         self._dismiss(cursor)
-
-    def _retire(self, cursor: Cursor, session: Session, now: float) -> None:
-        """Send no more on a stream that may not end with FIN, and reset it later."""
-        stream_id = cursor.stream_id
-        if stream_id is None:
-            return
-        cursor.stream_id = None
-        cursor.sent_id = -1
-        del self._open[stream_id]
-        self._retired.append(stream_id)
-        if len(self._retired) > self._max_open:
-            session.reset_stream(self._retired.popleft(), StreamResetCode.CANCELLED, now=now)
 
     def _fall_behind(self, location: Location) -> None:
         self._forsake()
@@ -544,29 +509,12 @@ class SubscriptionDelivery:
         self.fills = [fill for fill in self.fills if not fill.finished]
         if self.fills:
             return
-        self._finish_ended(session, now)
+        self._streams.finish_ended(self._store, session, now=now)
         is_behind = code is PublishDoneCode.TOO_FAR_BEHIND
         reset = StreamResetCode.TOO_FAR_BEHIND if is_behind else StreamResetCode.CANCELLED
-        self._reset_all(session, reset, now=now)
+        self._streams.reset_all(session, code=reset, now=now)
         session.publish_done(self._request_id, code, reason=reason, now=now)
         self.stop()
-
-    def _finish_ended(self, session: Session, now: float) -> None:
-        """End streams with FIN whose last Object was the last of the Group (Section 11.3.2)."""
-        for stream_id, cursor in tuple(self._open.items()):
-            end = self._store.group_end(cursor.subgroup.group_id)
-            if end is not None and cursor.sent_id == end.object_id and not cursor.incomplete:
-                del self._open[stream_id]
-                session.finish_stream(stream_id, now=now)
-
-    def _reset_all(self, session: Session, code: int, *, now: float) -> None:
-        for stream_id in (*self._cut_streams, *self._retired, *self._open):
-            session.reset_stream(stream_id, code, now=now)
-        for cursor in self._open.values():
-            cursor.stream_id = None
-        self._cut_streams.clear()
-        self._retired.clear()
-        self._open.clear()
 
 
 def _last_up_to(subgroup: Subgroup, largest: Location) -> int:

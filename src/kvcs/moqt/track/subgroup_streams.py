@@ -1,0 +1,149 @@
+"""The Subgroup streams of one subscription, from their header to FIN or reset.
+
+Theory of operation. A `SubgroupStreams` belongs to one subscription delivery, which decides
+what goes on a stream and when it is over. A stream is in one of three states:
+
+* open: one cursor sends on it, and knows it as `Cursor.stream_id`;
+* retired: it may not end with FIN, since something was left out. A reset may destroy what
+  the transport still has to send, so it stays as it is, unused, and is reset as late as
+  possible: when `max_open` others were retired after it, or with the subscription;
+* cut: a pause ended it, and it is reset with the next step.
+
+Streams that are over are not here; `cursor.stream_id` is None then.
+
+Source: MOQT draft 22, Sections 3.1.2, 7.5 and 11.3.
+"""
+
+from collections import deque
+from typing import Final
+
+from kvcs.errors import StreamResetCode
+from kvcs.moqt.session.actions import RequestId, StreamId
+from kvcs.moqt.session.session import Session
+from kvcs.moqt.track.cursor import Cursor
+from kvcs.moqt.track.store import TrackStore
+from kvcs.moqt.wire.subgroup import SubgroupHeader
+
+__all__ = ("SubgroupStreams",)
+
+# A publisher that never finishes its Subgroups leaves streams open on which nothing is
+# sent; beyond this many times the limit the oldest of them are reset.
+_IDLE_FACTOR: Final = 4
+
+
+class SubgroupStreams:
+    """Streams of one subscription that are not over."""
+
+    __slots__ = ("_cut", "_max_open", "_open", "_request_id", "_retired")
+
+    def __init__(self, request_id: RequestId, *, max_open: int) -> None:
+        """Have no stream yet.
+
+        Args:
+            request_id: The SUBSCRIBE or PUBLISH.
+            max_open: Streams that are sent on at a time.
+        """
+        self._request_id = request_id
+        self._max_open = max_open
+        self._open: dict[StreamId, Cursor] = {}
+        self._retired: deque[StreamId] = deque()
+        self._cut: list[StreamId] = []
+
+    def __repr__(self) -> str:
+        return (
+            f"<SubgroupStreams open={len(self._open)} retired={len(self._retired)}"
+            f" cut={len(self._cut)}>"
+        )
+
+    def __contains__(self, stream_id: StreamId) -> bool:
+        return stream_id in self._open or stream_id in self._retired or stream_id in self._cut
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more stream may be sent on."""
+        return len(self._open) < self._max_open
+
+    def open(
+        self, cursor: Cursor, session: Session, *, header: SubgroupHeader, priority: int, now: float
+    ) -> StreamId:
+        """Open a stream for a cursor that has none."""
+        stream_id = session.open_subgroup(self._request_id, header, priority=priority, now=now)
+        cursor.stream_id = stream_id
+        self._open[stream_id] = cursor
+        return stream_id
+
+    def finish(self, cursor: Cursor, session: Session, *, now: float) -> None:
+        """End the stream of a cursor, if it has one, with FIN."""
+        stream_id = self._release(cursor)
+        if stream_id is not None:
+            session.finish_stream(stream_id, now=now)
+
+    def reset(self, cursor: Cursor, session: Session, *, code: int, now: float) -> None:
+        """Reset the stream of a cursor, if it has one, at once."""
+        stream_id = self._release(cursor)
+        if stream_id is not None:
+            session.reset_stream(stream_id, code, now=now)
+
+    def retire(self, cursor: Cursor, session: Session, *, now: float) -> None:
+        """Send no more on the stream of a cursor, if it has one, and reset it later."""
+        stream_id = self._release(cursor)
+        if stream_id is None:
+            return
+        self._retired.append(stream_id)
+        if len(self._retired) > self._max_open:
+            session.reset_stream(self._retired.popleft(), StreamResetCode.CANCELLED, now=now)
+
+    def make_room(self, session: Session, *, now: float) -> None:
+        """Retire a stream if too many are open on which nothing is sent."""
+        if len(self._open) >= self._max_open * _IDLE_FACTOR:
+            cursor = min(self._open.values(), key=lambda cursor: cursor.key)
+            self.retire(cursor, session, now=now)
+
+    def cut(self) -> None:
+        """Have all streams reset by `reset_cut`."""
+        self._cut += (*self._retired, *self._open)
+        self._retired.clear()
+        self._release_all()
+
+    def reset_cut(self, session: Session, *, now: float) -> None:
+        """Reset the streams that were cut."""
+        while self._cut:
+            session.reset_stream(self._cut.pop(), StreamResetCode.CANCELLED, now=now)
+
+    def reset_all(self, session: Session, *, code: int, now: float) -> None:
+        """Reset all streams."""
+        for stream_id in (*self._cut, *self._retired, *self._open):
+            session.reset_stream(stream_id, code, now=now)
+        self._cut.clear()
+        self._retired.clear()
+        self._release_all()
+
+    def finish_ended(self, store: TrackStore, session: Session, *, now: float) -> None:
+        """End streams with FIN whose last Object was the last of the Group (Section 11.3.2)."""
+        for cursor in tuple(self._open.values()):
+            end = store.group_end(cursor.subgroup.group_id)
+            if end is not None and cursor.sent_id == end.object_id and not cursor.incomplete:
+                self.finish(cursor, session, now=now)
+
+    def stopped(self, stream_id: StreamId) -> Cursor | None:
+        """Forget a stream that the session has reset; return the cursor that sent on it."""
+        for streams in (self._retired, self._cut):
+            if stream_id in streams:
+                streams.remove(stream_id)
+        cursor = self._open.get(stream_id)
+        if cursor is not None:
+            self._release(cursor)
+        return cursor
+
+    def _release(self, cursor: Cursor) -> StreamId | None:
+        """Take the stream from a cursor and return it."""
+        stream_id = cursor.stream_id
+        if stream_id is not None:
+            cursor.stream_id = None
+            cursor.sent_id = -1
+            del self._open[stream_id]
+        return stream_id
+
+    def _release_all(self) -> None:
+        for cursor in tuple(self._open.values()):
+            self._release(cursor)
