@@ -24,7 +24,7 @@ from kvcs.moqt.session.registry import Registry
 from kvcs.moqt.session.requests import Requests
 from kvcs.moqt.session.state import Input, Request, RequestKind
 from kvcs.moqt.wire.buffer import violation
-from kvcs.moqt.wire.filters import RangeFilter
+from kvcs.moqt.wire.filters import replace_filters
 from kvcs.moqt.wire.parameters import Parameters, check_scope
 from kvcs.moqt.wire.publish import PublishDone
 from kvcs.moqt.wire.request import RequestError, RequestOk, RequestUpdate
@@ -80,7 +80,7 @@ class Updates:
         parameters = self._requests.resolve_tokens(message.parameters)
         self._check_count(request)
         request.updates_received.append((update_id, parameters))
-        request.filters = _merge(request.filters, parameters.range_filters)
+        request.filters = replace_filters(request.filters, parameters.range_filters)
         fault = self._requests.filter_fault(parameters, request.filters)
         prefix = parameters.track_namespace_prefix
         if fault is not None:
@@ -217,11 +217,3 @@ class Updates:
         if prefix is not None and request.kind is not RequestKind.PUBLISH_NAMESPACE:
             request.namespace = prefix
             request.namespaces = {n for n in request.namespaces if prefix.is_prefix_of(n)}
-
-
-def _merge(
-    filters: tuple[RangeFilter, ...], changes: tuple[RangeFilter, ...]
-) -> tuple[RangeFilter, ...]:
-    kinds = {change.kind for change in changes}
-    kept = (item for item in filters if item.kind not in kinds)
-    return (*kept, *(change for change in changes if change.ranges))

@@ -7,11 +7,13 @@ from kvcs.moqt.track.delivery import (
 from kvcs.moqt.track.fetch_delivery import (
     FetchDelivery,
 )
+from kvcs.moqt.track.fetch_service import (
+    FetchService,
+)
 from kvcs.moqt.track.outbox import (
     Outbox,
 )
 from kvcs.moqt.track.responder import (
-    FetchService,
     SubscriptionService,
     TrackResponder,
 )

@@ -11,9 +11,8 @@ up to Largest, the subscription what comes after it, and nothing falls between t
 Source: MOQT draft 22, Sections 3.1 to 3.4, 9.5 to 9.7 and 9.11 to 9.13.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Final
 
 from kvcs.errors import PublishDoneCode, RequestErrorCode, StreamResetCode
@@ -32,16 +31,15 @@ from kvcs.moqt.session.events import (
 from kvcs.moqt.session.session import Session
 from kvcs.moqt.track.delivery import DEFAULT_SUBSCRIBER_PRIORITY, Delivery, DeliveryTerms, OnGap
 from kvcs.moqt.track.fetch_delivery import FetchDelivery
+from kvcs.moqt.track.fetch_service import FetchService
 from kvcs.moqt.track.outbox import Outbox
 from kvcs.moqt.track.store import TrackStore
 from kvcs.moqt.track.subscription_delivery import SubscriptionDelivery
-from kvcs.moqt.wire.filters import LocationFilter, LocationRange, RangeFilter
+from kvcs.moqt.wire.filters import LocationFilter, LocationRange, replace_filters
 from kvcs.moqt.wire.parameters import FillParameters, Parameters
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
-from kvcs.names import Location
-from kvcs.varint import MAX_VI64
 
-__all__ = ("MAX_FETCHES", "MAX_FILLS", "FetchService", "SubscriptionService", "TrackResponder")
+__all__ = ("MAX_FETCHES", "MAX_FILLS", "SubscriptionService", "TrackResponder")
 
 # A consumer fetches a few Tracks of a few segments at a time; more would only queue here.
 MAX_FETCHES: Final = 16
@@ -69,28 +67,6 @@ class SubscriptionService:
     delivery: SubscriptionDelivery
     location_filter: LocationFilter
     on_gap: OnGap | None
-
-
-@dataclass(slots=True, eq=False)
-class FetchService:
-    """A FETCH that is served here.
-
-    Attributes:
-        request_id: The FETCH.
-        store: The Track.
-        delivery: What it is owed.
-        with_properties: Whether FETCH_OK carries the Track Properties, which may have to be
-            learned like its End Location.
-        answered: Whether FETCH_OK was sent.
-        unwatch: Ends waiting for the end of the last Group.
-    """
-
-    request_id: RequestId
-    store: TrackStore
-    delivery: FetchDelivery
-    with_properties: bool
-    answered: bool = False
-    unwatch: Callable[[], None] | None = field(default=None, repr=False)
 
 
 class TrackResponder:
@@ -206,10 +182,10 @@ class TrackResponder:
         )
         delivery = FetchDelivery(store, event.request_id, terms, on_gap=on_gap)
         with_properties = parameters.include_properties is not False
-        fetch = FetchService(event.request_id, store, delivery, with_properties)
+        fetch = FetchService(self._session, store, delivery, with_properties=with_properties)
         self._fetches[event.request_id] = fetch
         self._outbox.add(delivery)
-        self._answer_when_known(fetch, can_learn=on_gap is not None, now=now)
+        fetch.answer(can_learn=on_gap is not None, now=now)
         return delivery
 
     def answer_track_status(
@@ -231,7 +207,8 @@ class TrackResponder:
             case UpdateReceived(request_id=request_id) if request_id in self._subscriptions:
                 self._update_subscription(self._subscriptions[request_id], event, now)
             case UpdateReceived(request_id=request_id) if request_id in self._fetches:
-                self._update_fetch(self._fetches[request_id], event, now)
+                self._fetches[request_id].update(event.parameters.subscriber_priority, now=now)
+                self._outbox.wake()
             case StreamStopped(request_id=request_id, stream_id=stream_id):
                 return any(delivery.stream_stopped(stream_id) for delivery in self._of(request_id))
             case RequestCancelled(request_id=request_id) | RequestRejected(request_id=request_id):
@@ -286,15 +263,8 @@ class TrackResponder:
     ) -> None:
         """End a FETCH that cannot be served: REQUEST_ERROR or a reset, whichever is due."""
         fetch = self._fetches.pop(request_id, None)
-        if fetch is None or (fetch.answered and fetch.delivery.finished):
-            return
-        self._unwatch(fetch)
-        fetch.delivery.on_finished = None
-        if fetch.answered:
-            fetch.delivery.fail(self._session, now=now, code=reset)
-            return
-        fetch.delivery.cancel(self._session, now=now, code=reset)
-        self._session.reject(request_id, error, reason=reason, now=now)
+        if fetch is not None:
+            fetch.fail(error, reset, reason=reason, now=now)
 
     def close(self) -> None:
         """Let go of all stores when the session is over."""
@@ -348,7 +318,7 @@ class TrackResponder:
         terms = replace(
             terms,
             location_range=location_range,
-            range_filters=_replace_filters(terms.range_filters, parameters.range_filters),
+            range_filters=replace_filters(terms.range_filters, parameters.range_filters),
             subscriber_priority=_or(parameters.subscriber_priority, terms.subscriber_priority),
             forward=_or(parameters.forward, terms.forward),
             object_timeout=_or(parameters.object_delivery_timeout_ms, terms.object_timeout * 1000)
@@ -382,7 +352,7 @@ class TrackResponder:
         terms = DeliveryTerms(
             location_range=location_range,
             group_order=order,
-            range_filters=_replace_filters(delivery.terms.range_filters, fill.range_filters),
+            range_filters=replace_filters(delivery.terms.range_filters, fill.range_filters),
             subscriber_priority=_or(fill.subscriber_priority, delivery.terms.subscriber_priority),
             deadline=_deadline(fill.fill_timeout_ms, now),
         )
@@ -401,70 +371,12 @@ class TrackResponder:
         delivery.fills.append(filling)
         self._outbox.add(filling)
 
-    # Fetches.
-
-    def _update_fetch(self, fetch: FetchService, event: UpdateReceived, now: float) -> None:
-        terms = fetch.delivery.terms
-        priority = _or(event.parameters.subscriber_priority, terms.subscriber_priority)
-        self._session.accept_update(event.request_id, now=now)
-        fetch.delivery.change(replace(terms, subscriber_priority=priority))
-        self._outbox.wake()
-
-    def _answer_when_known(self, fetch: FetchService, *, can_learn: bool, now: float) -> None:
-        """Send FETCH_OK when its End Location is known, at the latest with the last Object."""
-        if self._end_of(fetch) is not None or not can_learn:
-            self._accept_fetch(fetch, now)
-            return
-
-        def look_again() -> None:
-            if self._end_of(fetch) is not None:
-                self._accept_fetch(fetch, now)
-
-        fetch.unwatch = fetch.store.watch(look_again)
-        fetch.delivery.on_finished = partial(self._accept_fetch, fetch, now)
-
-    def _accept_fetch(self, fetch: FetchService, now: float) -> None:
-        self._unwatch(fetch)
-        if fetch.answered or not self._session.is_active(fetch.request_id):
-            return
-        fetch.answered = True
-        end = self._end_of(fetch) or fetch.delivery.terms.location_range.end
-        assert end is not None
-        self._session.accept_fetch(
-            fetch.request_id,
-            end_of_track=end == fetch.store.end,
-            end_location=end,
-            properties=fetch.store.properties if fetch.with_properties else EMPTY_PROPERTIES,
-            now=now,
-        )
-
-    def _end_of(self, fetch: FetchService) -> Location | None:
-        """Return the End Location of a FETCH, None while it must be learned.
-
-        A range to the end of a Group ends with the last Object of that Group (Section 9.12),
-        a status Object included; where the Group has none from the start of the range on,
-        nothing else can be named than what was asked for.
-        """
-        location_range = fetch.delivery.terms.location_range
-        end = location_range.end
-        if end is None or end.object_id < MAX_VI64:
-            return end
-        known = fetch.store.group_end(end.group_id)
-        if known is None:
-            return end if fetch.store.is_absent(Location(end.group_id, 0), end) else None
-        return max(known, location_range.start)
-
-    def _unwatch(self, fetch: FetchService) -> None:
-        if fetch.unwatch is not None:
-            fetch.unwatch()
-            fetch.unwatch = None
+    # All.
 
     def _forget_finished_fetches(self) -> None:
         for request_id, fetch in tuple(self._fetches.items()):
             if fetch.delivery.finished and not self._session.is_active(request_id):
                 self._forget(request_id)
-
-    # All.
 
     def _of(self, request_id: RequestId) -> tuple[Delivery, ...]:
         if request_id in self._subscriptions:
@@ -477,8 +389,7 @@ class TrackResponder:
         deliveries = self._of(request_id)
         fetch = self._fetches.pop(request_id, None)
         if fetch is not None:
-            self._unwatch(fetch)
-            fetch.delivery.on_finished = None
+            fetch.release()
         self._subscriptions.pop(request_id, None)
         for delivery in deliveries:
             delivery.stop()
@@ -504,12 +415,3 @@ def _deadline(timeout_ms: int | None, now: float) -> float | None:
 
 def _fetch_range(location_filter: LocationFilter, store: TrackStore) -> LocationRange | None:
     return None if store.largest is None else location_filter.fetch_range(store.largest)
-
-
-def _replace_filters(
-    filters: tuple[RangeFilter, ...], changes: tuple[RangeFilter, ...]
-) -> tuple[RangeFilter, ...]:
-    """Replace each kind of filter that `changes` names; one without Ranges takes it back."""
-    kinds = {change.kind for change in changes}
-    kept = tuple(item for item in filters if item.kind not in kinds)
-    return kept + tuple(change for change in changes if change.ranges)

@@ -23,6 +23,7 @@ from kvcs.moqt.wire.filters import (
     matches,
     matches_track,
     range_count,
+    replace_filters,
 )
 from kvcs.moqt.wire.frame import MAX_BODY_BYTES
 from kvcs.moqt.wire.goaway import Goaway
@@ -126,4 +127,5 @@ __all__ = (
     "matches",
     "matches_track",
     "range_count",
+    "replace_filters",
 )

@@ -29,6 +29,7 @@ __all__ = (
     "matches",
     "matches_track",
     "range_count",
+    "replace_filters",
 )
 
 RANGE_FILTERS: Final = frozenset(
@@ -336,6 +337,20 @@ def filter_conflict(filters: Sequence[RangeFilter]) -> str | None:
             return f"{kind.name} both taken back and given"
         seen.add(key)
     return None
+
+
+def replace_filters(
+    filters: tuple[RangeFilter, ...], changes: tuple[RangeFilter, ...]
+) -> tuple[RangeFilter, ...]:
+    """Apply a REQUEST_UPDATE, or what a fill overrides (Sections 3.3.2 and 9.5).
+
+    Args:
+        filters: Filters in force.
+        changes: They replace all filters of their kind; one without Ranges takes these back.
+    """
+    kinds = {change.kind for change in changes}
+    kept = (item for item in filters if item.kind not in kinds)
+    return (*kept, *(change for change in changes if change.ranges))
 
 
 def matches(

@@ -11,6 +11,7 @@ from kvcs.moqt.wire import (
     matches,
     matches_track,
     range_count,
+    replace_filters,
 )
 from kvcs.names import Location
 from kvcs.varint import MAX_VI64
@@ -216,3 +217,13 @@ def test_track_is_possible_when_one_set_does_not_exclude_it():
 def test_ranges_of_all_filters_are_counted():
     assert range_count((objects((0, 2), (5, 5)), by_property(2, (1,)))) == 3
     assert range_count(()) == 0
+
+
+def test_changed_filters_replace_all_of_their_kind_and_leave_the_others():
+    old, other = objects((0, 2)), by_property(2, (1,))
+    new, second = objects((5, 5)), objects((7, 9), set_id=1)
+    taken_back = RangeFilter(kind=ParameterType.OBJECTID_FILTER)
+
+    assert replace_filters((old, other), ()) == (old, other)
+    assert replace_filters((old, other), (new, second)) == (other, new, second)
+    assert replace_filters((old, other), (taken_back,)) == (other,)
