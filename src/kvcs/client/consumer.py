@@ -18,7 +18,7 @@ from kvcs.kv.consistency import check_anchor, check_identity
 from kvcs.kv.descriptor import Descriptor
 from kvcs.kv.identity import BlockKey, ScopeKey
 from kvcs.kv.manifest import Manifest
-from kvcs.kv.naming import PublicationName, anchor_prefix
+from kvcs.kv.naming import PublicationName, candidate_prefixes
 from kvcs.names import TrackNamespace
 
 __all__ = ("Consumer",)
@@ -99,11 +99,9 @@ class Consumer:
         scope_id = profile.scope_id(self._scope_key)
         compatibility_id = profile.compatibility_id(self._scope_key, descriptor)
         longest = len(keys) if blocks is None else min(blocks, len(keys))
-        prefixes = [
-            (count, anchor_prefix(scope_id, compatibility_id, keys[count - 1]))
-            for count in range(longest, 0, -1)
-        ]
-        search = Discovery(self._connection, prefixes, self._config)
+        prefixes = candidate_prefixes(scope_id, compatibility_id, keys[:longest])
+        covered = list(zip(range(longest, 0, -1), prefixes, strict=True))
+        search = Discovery(self._connection, covered, self._config)
         try:
             async with asyncio.timeout(timeout), self._searching:
                 found = await search.run()

@@ -71,11 +71,6 @@ class Counters:
     payload_bytes: int = 0
     verified_bytes: int = 0
 
-    @property
-    def rejected_total(self) -> int:
-        """Objects that failed a check, whatever the check."""
-        return sum(self.rejected.values())
-
     def reject(self, reason: str) -> None:
         """Count one rejected Object."""
         self.rejected[reason] = self.rejected.get(reason, 0) + 1

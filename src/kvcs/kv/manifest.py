@@ -11,15 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
-from kvcs.errors import DataError, IntegrityError, ManifestError, UnsupportedEncoding
-from kvcs.kv.codecs import codec
+from kvcs.errors import DataError, ManifestError, UnsupportedEncoding
 from kvcs.kv.descriptor import Descriptor
-from kvcs.kv.layout import Layout
-from kvcs.kv.naming import DataTrackName
-from kvcs.kv.payload import BlockPlace, Expectation, IntegrityReason
 from kvcs.kv.segment import Segment
 from kvcs.kv.strict_json import JsonLimits, JsonValue, Members, decode_json, encode_json
-from kvcs.names import Location
 
 __all__ = (
     "DEFAULT_LIMITS",
@@ -120,42 +115,6 @@ class Manifest:
         number = segment.segment
         segments = (*self.segments[:number], segment, *self.segments[number + 1 :])
         return replace(self, segments=segments)
-
-    def expectation(self, track: DataTrackName, location: Location, layout: Layout) -> Expectation:
-        """Return what the Object at `location` of `track` must be.
-
-        Args:
-            track: A data track of a segment of this manifest.
-            location: Group ID and Object ID.
-            layout: ``Layout(self.compat)``, made once.
-
-        Raises:
-            IntegrityError: There is no block at `location` (reason ``location``).
-            UnsupportedEncoding: The codec is not known.
-        """
-        if track.segment >= len(self.segments):
-            raise IntegrityError(IntegrityReason.LOCATION, f"no segment of track {track} is listed")
-        segment = self.segments[track.segment]
-        if location.group_id >= self.layers or location.object_id >= segment.blocks:
-            raise IntegrityError(
-                IntegrityReason.LOCATION,
-                f"Object at {location} of {track}: the segment has {self.layers} layers of "
-                f"{segment.blocks} blocks",
-            )
-        known = codec(track.codec)
-        place = BlockPlace(
-            component=track.component,
-            codec=known.number,
-            layer_index=location.group_id,
-            block_index=location.object_id,
-            token_start=(segment.first_block + location.object_id) * self.block_tokens,
-            token_count=self.block_tokens,
-        )
-        return Expectation(
-            place=place,
-            data_bytes=known.data_bytes(layout, track.component, location.group_id),
-            digest=segment.digest(track, location),
-        )
 
     def encode(self) -> bytes:
         """Encode as JSON; equal manifests give equal octets."""

@@ -6,12 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from kvcs.errors import IntegrityError, ManifestError, UnsupportedEncoding
+from kvcs.errors import ManifestError, UnsupportedEncoding
 from kvcs.kv import (
-    BlockPlace,
     Component,
     DataTrackName,
-    Expectation,
     Manifest,
     ManifestCadence,
     ManifestLimits,
@@ -115,38 +113,6 @@ def test_the_digest_of_an_object_is_listed_or_unknown(manifest):
     assert first.digest(K0, Location(2, 0)) is None
     assert first.digest(K0, Location(0, 3)) is None
     assert second.digest(K1, Location(0, 0)) is None
-
-
-def test_an_expectation_says_all_that_an_object_must_be(manifest, layout):
-    assert manifest.expectation(K1, Location(1, 1), layout) == Expectation(
-        place=BlockPlace(
-            component=1, codec=1, layer_index=1, block_index=1, token_start=16, token_count=4
-        ),
-        data_bytes=8192,
-        digest=None,
-    )
-    assert manifest.expectation(V0, Location(0, 0), layout).digest == GROUP[0]
-
-
-@pytest.mark.parametrize(
-    ("track", "location"),
-    [
-        (K0, Location(2, 0)),
-        (K0, Location(0, 3)),
-        (K0, Location(2**64 - 1, 2**64 - 1)),
-        (DataTrackName(Component.K, "raw", 2), Location(0, 0)),
-    ],
-)
-def test_there_is_no_object_outside_the_segment(track, location, manifest, layout):
-    with pytest.raises(IntegrityError) as caught:
-        manifest.expectation(track, location, layout)
-
-    assert caught.value.reason == "location"
-
-
-def test_an_object_of_an_unknown_codec_cannot_be_expected(manifest, layout):
-    with pytest.raises(UnsupportedEncoding):
-        manifest.expectation(DataTrackName(Component.KV, "zz", 0), Location(0, 0), layout)
 
 
 @pytest.mark.parametrize(

@@ -134,11 +134,6 @@ class Properties:
         return GroupOrder.ASCENDING if value is None else GroupOrder(value)
 
     @property
-    def dynamic_groups(self) -> bool:
-        """Whether a subscriber may ask for a new Group."""
-        return self._integer(PropertyType.DYNAMIC_GROUPS) == 1
-
-    @property
     def prior_group_id_gap(self) -> int:
         """Number of Groups before this one that never exist."""
         return self._integer(PropertyType.PRIOR_GROUP_ID_GAP) or 0

@@ -30,7 +30,6 @@ def test_values_have_the_defaults_of_the_draft():
     assert EMPTY_PROPERTIES.max_cache_duration_ms is None
     assert EMPTY_PROPERTIES.default_publisher_priority == 128
     assert EMPTY_PROPERTIES.default_group_order == GroupOrder.ASCENDING
-    assert EMPTY_PROPERTIES.dynamic_groups is False
     assert EMPTY_PROPERTIES.prior_group_id_gap == 0
     assert EMPTY_PROPERTIES.prior_object_id_gap == 0
     assert EMPTY_PROPERTIES.unknown_mandatory() == ()
@@ -45,7 +44,6 @@ def test_values_are_found_in_the_mutable_and_the_immutable_list(build):
         (PropertyType.SUBGROUP_DELIVERY_TIMEOUT, 3),
         (PropertyType.DEFAULT_PUBLISHER_PRIORITY, 0),
         (PropertyType.DEFAULT_PUBLISHER_GROUP_ORDER, 2),
-        (PropertyType.DYNAMIC_GROUPS, 1),
         (PropertyType.PRIOR_GROUP_ID_GAP, 5),
         (PropertyType.PRIOR_OBJECT_ID_GAP, 4),
         (0x3801, b"app"),
@@ -57,7 +55,6 @@ def test_values_are_found_in_the_mutable_and_the_immutable_list(build):
     assert properties.subgroup_delivery_timeout_ms == 3
     assert properties.default_publisher_priority == 0
     assert properties.default_group_order == GroupOrder.DESCENDING
-    assert properties.dynamic_groups is True
     assert properties.prior_group_id_gap == 5
     assert properties.prior_object_id_gap == 4
     assert properties.find(0x3801) == b"app"
