@@ -236,11 +236,11 @@ def test_streams_of_unknown_tracks_are_bounded(relay):
         )
 
     held = relay.link.session._incoming._held
-    assert len(held._keys) == limits.max_pending_streams
+    assert len(held._streams) == limits.max_pending_streams
     stopped = relay.link.session.take_actions()
     assert {a.code for a in stopped} == {StreamResetCode.EXCESSIVE_LOAD}
     relay.link.session.advance(now=world.now + limits.pending_timeout + 1)
-    assert not held._keys
+    assert not held._streams
     assert not relay.link.session.is_closed
     assert not session.is_closed
 

@@ -23,7 +23,7 @@ from kvcs.moqt.session.events import (
     StreamFinished,
     SubgroupOpened,
 )
-from kvcs.moqt.session.held import HeldStreams
+from kvcs.moqt.session.held import HeldStreams, LostStream, LostStreams
 from kvcs.moqt.session.registry import Registry
 from kvcs.moqt.session.state import Request, RequestKind, State
 from kvcs.moqt.wire.buffer import Reader, violation
@@ -46,6 +46,7 @@ class IncomingStreams:
         "_context",
         "_discarded",
         "_held",
+        "_lost",
         "_on_data_end",
         "_opening",
         "_registry",
@@ -68,6 +69,7 @@ class IncomingStreams:
         self._opening: dict[StreamId, bytes] = {}
         self._discarded: set[StreamId] = set()
         self._held = HeldStreams(limits.max_pending_streams, limits.max_pending_bytes)
+        self._lost = LostStreams(limits.max_tombstones)
 
     def __repr__(self) -> str:
         return f"IncomingStreams({len(self._streams)} open, {self._held!r})"
@@ -80,9 +82,9 @@ class IncomingStreams:
         elif stream_id in self._discarded:
             if fin:
                 self._discarded.discard(stream_id)
-        elif stream_id in self._held:
+        elif (held := self._held.peek(stream_id)) is not None:
             if not self._held.extend(stream_id, data, fin=fin):
-                self._refuse(stream_id, _EXCESSIVE_LOAD, fin=fin)
+                self._lose(held.key, held.lost(_EXCESSIVE_LOAD), fin=fin)
         else:
             self._open(stream_id, data, fin=fin)
 
@@ -110,13 +112,19 @@ class IncomingStreams:
             self._context.emit(DatagramReceived(request.request_id, obj))
 
     def resolve(self, request: Request) -> None:
-        """Give `request` the streams that waited for its Track Alias or its answer."""
+        """Give `request` the streams that waited for its Track Alias or its answer.
+
+        Those that did not wait long enough, or were too many, begin and are aborted.
+        """
         for key in (("alias", request.track_alias), ("request", request.request_id)):
             for held in self._held.release(key):
                 self._context.deadlines.clear(Timer.PENDING_STREAM, held.stream_id)
                 self._open(held.stream_id, bytes(held.data), fin=held.fin)
                 if held.reset_code is not None:
                     self.receive_reset(held.stream_id, held.reset_code)
+            for lost in self._lost.take(key):
+                if not request.is_over:
+                    self._report(lost)
 
     def stop(self, stream_id: StreamId, code: int) -> None:
         """Refuse the rest of an open stream; one that has ended already is ignored."""
@@ -139,7 +147,8 @@ class IncomingStreams:
     def expire_held(self, stream_id: StreamId) -> None:
         """Refuse a stream that nothing has explained in time."""
         held = self._held.drop(stream_id)
-        self._refuse(stream_id, _CANCELLED, fin=held is None or held.has_ended)
+        if held is not None:
+            self._lose(held.key, held.lost(_CANCELLED), fin=held.has_ended)
 
     def _open(self, stream_id: StreamId, data: bytes | memoryview, *, fin: bool) -> None:
         begun = self._opening.pop(stream_id, b"")
@@ -251,12 +260,27 @@ class IncomingStreams:
 
     def _hold(self, key: object, stream_id: StreamId, reader: Reader, *, fin: bool) -> None:
         # The header is read again once the key is resolved.
-        if self._held.hold(key, stream_id, memoryview(reader.data), fin=fin):
-            context = self._context
-            context.deadlines.clear(Timer.DATA_STREAM, stream_id)
-            context.wait(Timer.PENDING_STREAM, stream_id, context.limits.pending_timeout)
-        else:
-            self._refuse(stream_id, _EXCESSIVE_LOAD, fin=fin)
+        if not self._held.hold(key, stream_id, memoryview(reader.data), fin=fin):
+            header = bytes(reader.data[: reader.offset])
+            self._lose(key, LostStream(stream_id, header, _EXCESSIVE_LOAD), fin=fin)
+            return
+        context = self._context
+        self._held.note_header(stream_id, reader.offset)
+        context.deadlines.clear(Timer.DATA_STREAM, stream_id)
+        context.wait(Timer.PENDING_STREAM, stream_id, context.limits.pending_timeout)
+
+    def _lose(self, key: object, lost: LostStream, *, fin: bool) -> None:
+        """Refuse a stream that cannot be held, and remember what it waits for."""
+        self._lost.add(key, lost)
+        self._refuse(lost.stream_id, lost.code, fin=fin)
+
+    def _report(self, lost: LostStream) -> None:
+        """Let a lost stream begin and end, now that it is known whose it was."""
+        self._identify(lost.stream_id, lost.header, fin=False)
+        stream = self._streams.get(lost.stream_id)
+        if stream is not None:
+            self._context.emit(StreamAborted(stream.request.request_id, lost.stream_id, lost.code))
+            self._close(lost.stream_id, stream)
 
     def _refuse(self, stream_id: StreamId, code: int, *, fin: bool) -> None:
         if not fin:

@@ -41,7 +41,8 @@ class SessionLimits:
             advertises no smaller number.
         max_namespaces: Namespaces announced on one SUBSCRIBE_NAMESPACE; more cancels it.
         max_tombstones: Ended Track Aliases and requests that are remembered, so that what
-            was under way when they ended is dropped quietly.
+            was under way when they ended is dropped quietly; and as many streams that were
+            refused before it was known what they belong to.
         setup_timeout: Seconds for the peer's SETUP.
         control_message_timeout: Seconds for the rest of a begun control message.
         data_stream_timeout: Seconds without progress inside a header or an Object. Long,

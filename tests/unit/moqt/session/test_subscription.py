@@ -3,11 +3,13 @@ import pytest
 from kvcs.errors import LocalProtocolError, PublishDoneCode, TerminationCode
 from kvcs.moqt.session.actions import CloseSession, ResetStream, SendStream, StopSending
 from kvcs.moqt.session.events import (
+    FetchOpened,
     ObjectReceived,
     PublishDoneReceived,
     RequestCancelled,
     RequestRejected,
     StateNotified,
+    StreamAborted,
     StreamFinished,
     SubgroupOpened,
     SubscribeAccepted,
@@ -15,6 +17,7 @@ from kvcs.moqt.session.events import (
     SubscriberFinished,
     SubscriptionDrained,
 )
+from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.parameters import NO_PARAMETERS, FillParameters, Parameters
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
@@ -451,6 +454,65 @@ def test_no_more_streams_than_allowed_are_held(to_client):
 
     assert peer.session.take_actions() == [StopSending(11, 9), StopSending(7, 9)]
     assert peer.session.next_deadline() is None
+
+
+@pytest.mark.parametrize("fin", [False, True])
+def test_stream_that_was_not_held_is_aborted_when_its_track_is_known(to_client, fin):
+    peer = to_client(max_pending_streams=1, max_pending_bytes=10)
+    peer.session.subscribe(TRACK, now=0)
+    peer.say(7, bytes.fromhex("50070105"))
+    peer.say(11, bytes.fromhex("500702050001"), b"x", fin=fin)
+    peer.say(7, bytes(7))
+
+    events = peer.say(0, SubscribeOk(track_alias=7, properties=EMPTY_PROPERTIES))
+    late = peer.say(11, b"rest") if not fin else []
+
+    assert [(e.header.group_id, e.stream_id) for e in events if isinstance(e, SubgroupOpened)] == [
+        (2, 11),
+        (1, 7),
+    ]
+    assert [e for e in events if isinstance(e, StreamAborted)] == [
+        StreamAborted(0, 11, 9),
+        StreamAborted(0, 7, 9),
+    ]
+    assert late == []
+    assert peer.session.streams_seen(0) == 2
+    assert not peer.session.is_closed
+
+
+def test_stream_that_waited_too_long_is_aborted_when_its_track_is_known(to_client):
+    peer = to_client()
+    peer.session.subscribe(TRACK, now=0)
+    peer.say(7, bytes.fromhex("500701050001"), b"x")
+    peer.session.advance(now=10)
+
+    events = peer.say(0, SubscribeOk(track_alias=7, properties=EMPTY_PROPERTIES))
+
+    assert [type(event) for event in events] == [SubscribeAccepted, SubgroupOpened, StreamAborted]
+    assert peer.session._incoming.resolve(peer.session._registry.by_id[0]) is None
+    assert peer.session.take_events() == []
+
+
+def test_streams_that_were_not_held_are_remembered_up_to_a_bound(to_client):
+    peer = to_client(max_pending_streams=0, max_tombstones=2)
+    peer.session.subscribe(TRACK, now=0)
+    for stream_id, group_id in ((7, 1), (11, 2), (15, 3)):
+        peer.say(stream_id, bytes((0x50, 7, group_id, 5)))
+
+    events = peer.say(0, SubscribeOk(track_alias=7, properties=EMPTY_PROPERTIES))
+
+    assert [e.stream_id for e in events if isinstance(e, StreamAborted)] == [11, 15]
+
+
+def test_fill_that_was_not_held_is_aborted_when_its_order_is_known(to_client):
+    peer = to_client(max_pending_streams=0)
+    fill = FillParameters(location_filter=LocationFilter.absolute_start(0, 0))
+    peer.session.subscribe(TRACK, Parameters(fill=fill), now=0)
+    peer.say(7, b"\x05\x00")
+
+    events = peer.say(0, SubscribeOk(track_alias=7, properties=EMPTY_PROPERTIES))
+
+    assert [type(event) for event in events] == [SubscribeAccepted, FetchOpened, StreamAborted]
 
 
 def test_first_message_of_a_subscription_is_sent_with_request_priority(pair):
