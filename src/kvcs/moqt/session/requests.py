@@ -269,8 +269,11 @@ class Requests:
             raise violation(f"Track Properties in the REQUEST_OK to {request.kind.name}")
         request.advance(Input.RECEIVE_OK)
         self._context.deadlines.clear(Timer.ANSWER, request.request_id)
+        refusal = track_refusal(message.properties) if request.kind in _OF_TRACKS else None
         self._context.emit(
             RequestAccepted(request.request_id, message.parameters, message.properties)
+            if refusal is None
+            else RequestRejected(request.request_id, *refusal)
         )
         if request.is_over:
             self.end(request)

@@ -1,6 +1,6 @@
 import pytest
 
-from kvcs.errors import LocalProtocolError, TerminationCode
+from kvcs.errors import LocalProtocolError, RequestErrorCode, TerminationCode
 from kvcs.moqt.codepoints import ParameterType
 from kvcs.moqt.session.actions import CloseSession, ResetStream, SendStream, StopSending
 from kvcs.moqt.session.events import (
@@ -193,6 +193,25 @@ def test_track_status_is_asked_and_answered_with_both_ends_closed(pair):
     assert told == [RequestAccepted(request_id, parameters, properties)]
     assert not pair.client._registry.by_stream
     assert not pair.server._registry.by_stream
+
+
+@pytest.mark.parametrize(
+    ("properties", "code"),
+    [
+        (Properties.of((0x4000, 1)), RequestErrorCode.UNSUPPORTED_EXTENSION),
+        (Properties.decode(bytes.fromhex("0b000000")), RequestErrorCode.MALFORMED_TRACK),
+    ],
+    ids=["unknown mandatory property", "IMMUTABLE_PROPERTIES twice"],
+)
+def test_status_of_a_track_that_cannot_be_taken_counts_as_refused(to_client, properties, code):
+    peer = to_client()
+    peer.session.track_status(TRACK, now=0)
+
+    (event,) = peer.say(0, RequestOk(properties=properties), fin=True)
+
+    assert isinstance(event, RequestRejected)
+    assert event.code == code
+    assert not peer.session.is_active(0)
 
 
 def test_reserved_track_status_is_refused(to_server):
