@@ -264,7 +264,27 @@ def test_the_keyword_for_the_cache_is_taken_from_the_signature():
 
 
 def test_a_directory_that_is_no_model_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"a causal model with a tokenizer\.json"):
+    with pytest.raises(ConfigError, match=r"tokenizer\.json: expected a tokenizer"):
+        TransformersEngine.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer.json", b"{ not this"),
+        ("config.json", b"{ not this"),
+        ("config.json", b"[" * 100_000),
+        ("config.json", b'{"model_type": "llama", "hidden_size": "x"}'),
+        ("config.json", b'{"model_type": "llama", "num_attention_heads": 0}'),
+        ("model.safetensors", b"{ not this"),
+    ],
+)
+def test_a_damaged_directory_is_refused(name, content, tmp_path):
+    tiny()._model.save_pretrained(tmp_path)
+    tokenizer().save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / name).write_bytes(content)
+
+    with pytest.raises(ConfigError, match="expected a"):
         TransformersEngine.load(tmp_path)
 
 

@@ -28,6 +28,7 @@ __all__ = (
     "from_bfloat16_bits",
     "hugging_face_config",
     "load_checkpoint",
+    "load_tokenizer",
     "save_directory",
 )
 
@@ -158,6 +159,18 @@ def load_checkpoint(path: Path) -> Checkpoint:
     return checkpoint
 
 
+def load_tokenizer(path: Path) -> Tokenizer:
+    """Load a ``tokenizer.json``.
+
+    Raises:
+        ConfigError: `path` is not there or holds something else.
+    """
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # The library raises Exception itself, for all that is wrong.
+        raise ConfigError(f"{path}", "a tokenizer", str(error)) from error
+
+
 def hugging_face_config(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the members of a ``config.json`` for `checkpoint`."""
     config = checkpoint.config
@@ -225,9 +238,9 @@ def _write_bfloat16(path: Path, weights: Mapping[str, Floats]) -> None:
 def _load_directory(path: Path) -> Checkpoint:
     try:
         config: dict[str, Any] = json.loads((path / "config.json").read_text(encoding="utf-8"))
-        tokenizer = Tokenizer.from_str((path / "tokenizer.json").read_text(encoding="utf-8"))
-    except Exception as error:
-        raise ConfigError(f"{path}", "config.json and tokenizer.json", str(error)) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}", "a config.json", str(error)) from error
+    tokenizer = load_tokenizer(path / "tokenizer.json")
     weights = dict(_directory_weights(path))
     if config.get("tie_word_embeddings", False):
         weights.pop("lm_head.weight", None)

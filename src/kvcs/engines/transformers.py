@@ -17,14 +17,18 @@ import hashlib
 import inspect
 import json
 import math
+import struct
 import time
 from collections.abc import Buffer, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Final, NamedTuple, Self
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from transformers import (
     AutoConfig,
@@ -36,7 +40,12 @@ from transformers import (
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 from transformers.utils import logging
 
-from kvcs.engines.checkpoint import bundled_model, hugging_face_config, load_checkpoint
+from kvcs.engines.checkpoint import (
+    bundled_model,
+    hugging_face_config,
+    load_checkpoint,
+    load_tokenizer,
+)
 from kvcs.engines.digest import Parameter, tokenizer_sha256, weights_sha256
 from kvcs.engines.generation import generate
 from kvcs.engines.interface import NO_SPLIT, Generation, LayerSink, LayerSource, PassPlan
@@ -55,6 +64,13 @@ _FULL_ATTENTION: Final = ("full_attention", "attention")
 # Members of a configuration that say where a model came from or how it is run, not what it is.
 _INCIDENTAL: Final = (
     "_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache",
+)  # fmt: skip
+
+# What transformers and the libraries below it raise for a directory that is incomplete, damaged
+# or of a kind they cannot load; it was damaged in every place to learn this.
+_UNLOADABLE: Final = (
+    ArithmeticError, AttributeError, ImportError, LookupError, OSError, RuntimeError, TypeError,
+    ValueError, SafetensorError, StrictDataclassError, UnpicklingError, struct.error,
 )  # fmt: skip
 
 
@@ -325,16 +341,14 @@ def _load_gguf(path: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, Tokeniz
 
 
 def _load_directory(path: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, Tokenizer]:
+    tokenizer = load_tokenizer(path / "tokenizer.json")
     try:
-        tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
         config = AutoConfig.from_pretrained(path, local_files_only=True)
         _refuse_layers(config)
         model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, local_files_only=True)
-    except ConfigError:
-        raise
-    except Exception as error:
+    except _UNLOADABLE as error:
         reason = str(error).partition("\n")[0]
-        raise ConfigError(f"{path}", "a causal model with a tokenizer.json", reason) from error
+        raise ConfigError(f"{path}", "a causal model", reason) from error
     return model.eval(), tokenizer
 
 
