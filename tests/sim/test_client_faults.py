@@ -29,16 +29,18 @@ from kvcs.kv import (
     ScopeKey,
     encode_payload,
 )
-from kvcs.moqt.codepoints import ObjectStatus
+from kvcs.moqt.codepoints import GroupOrder, ObjectStatus
 from kvcs.moqt.session.events import FetchReceived, SubscribeReceived
 from kvcs.moqt.track.store import TrackStore
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES
+from kvcs.names import Location
 from kvcs.testing import LinkProfile, run
 from kvcs.transport.interface import ServerTls
 
 SCOPE_KEY = ScopeKey(bytes(range(32)))
 LAYERS = 6
+DATA = (b"k.raw.s0", b"v.raw.s0")
 PACE = 0.1
 
 
@@ -51,7 +53,11 @@ class Peer(Serving):
         self.shelf.asked.append(event)
         event = self.shelf.bend(event)
         code = self.shelf.refusal(event)
-        if code is None:
+        if event.track.name in DATA and self.shelf.is_forgotten(event):
+            end = Location(LAYERS - 1, 5)
+            session, now = self.connection.session, self.connection.now
+            session.accept_fetch(event.request_id, end_of_track=False, end_location=end, now=now)
+        elif code is None:
             super()._answer(event)
         else:
             self._refuse(event.request_id, code, "as the test wants it")
@@ -66,6 +72,7 @@ class Shelf:
         self.peers = []
         self.refusals = {}
         self.bend = lambda event: event
+        self.is_forgotten = lambda _: False
         scope_id = KVSP_PROVISIONAL.scope_id(SCOPE_KEY)
         compatibility_id = KVSP_PROVISIONAL.compatibility_id(SCOPE_KEY, world.descriptor)
         self.keys = KVSP_PROVISIONAL.block_keys(
@@ -271,6 +278,85 @@ def test_fill_that_never_begins_is_fetched_up_to_the_same_boundary(world):
     run(scenario())
 
 
+@pytest.mark.parametrize("sent", [0, 7])
+def test_fill_that_falls_silent_is_fetched_from_the_first_hole(world, sent):
+    """7 Objects are layer 0, its End of Group not counted, and two blocks of layer 1."""
+
+    async def scenario():
+        here = world()
+        async with Shelf(here).open() as shelf:
+            shelf.add_layers(range(3))
+            shelf.bend = lambda event: replace(
+                event, parameters=replace(event.parameters, fill=None)
+            )
+
+            async def begin_fills():
+                await asyncio.sleep(1)
+                session, now = shelf.peers[0].connection.session, shelf.peers[0].connection.now
+                for name in DATA:
+                    (event,) = shelf.of_track(SubscribeReceived, name)
+                    stream_id = session.open_fetch_stream(
+                        event.request_id, order=GroupOrder.ASCENDING, priority=4, now=now
+                    )
+                    objects = [
+                        obj
+                        for obj in shelf.tracks.tracks[name].store.objects()
+                        if obj.status is ObjectStatus.NORMAL
+                    ]
+                    for obj in objects[:sent]:
+                        session.send_object(stream_id, obj, now=now)
+                shelf.peers[0].connection.wake()
+                await asyncio.sleep(20)
+                shelf.add_layers(range(3, LAYERS))
+
+            verdict = await retrieved(shelf, during=begin_fills)
+            ranges = [
+                event.parameters.location_filter
+                for event in shelf.of_track(FetchReceived, b"k.raw.s0")
+            ]
+
+        assert_whole(verdict)
+        assert verdict.duplicate == 0
+        assert [(r.start_group, r.start_object, r.end_object) for r in ranges] == [
+            (sent // 5, sent % 5, 5)
+        ]
+        config = ConsumerConfig()
+        assert verdict.arrivals[2].seconds < 4 + config.max_silence
+
+    run(scenario())
+
+
+def test_fetch_whose_stream_never_opens_is_repeated(world):
+    async def scenario():
+        here = world()
+        async with Shelf(here).open() as shelf:
+            shelf.add_layers()
+            shelf.is_forgotten = lambda event: (
+                isinstance(event, FetchReceived)
+                and len(shelf.of_track(FetchReceived, event.track.name)) == 1
+            )
+            return await retrieved(shelf)
+
+    verdict = run(scenario())
+
+    assert_whole(verdict)
+    assert verdict.elapsed_s < ConsumerConfig().fill_wait + 1
+
+
+def test_fetch_whose_streams_never_open_is_given_up(world):
+    async def scenario():
+        here = world()
+        async with Shelf(here).open() as shelf:
+            shelf.add_layers()
+            shelf.is_forgotten = lambda event: isinstance(event, FetchReceived)
+            return await retrieved(shelf)
+
+    verdict = run(scenario())
+
+    assert {gap.reason for gap in verdict.missing} == {MissingReason.STALLED}
+    assert verdict.elapsed_s < 12
+
+
 def test_fill_that_is_reset_is_fetched(world):
     async def scenario():
         here = world(profile=LinkProfile(bandwidth=4000))
@@ -342,7 +428,7 @@ def test_subscription_that_ends_early_is_joined_again(world, code):
 
             async def end_and_go_on():
                 await asyncio.sleep(1)
-                for name in (b"k.raw.s0", b"v.raw.s0"):
+                for name in DATA:
                     shelf.peers[0].end(shelf.tracks.tracks[name], code)
                 await asyncio.sleep(0.05)
                 shelf.add_layers(range(2, LAYERS))
@@ -683,7 +769,7 @@ def test_same_publication_at_another_peer_gives_what_is_missing(world):
         async with first.open(4433), second.open(4434):
             first.add_layers()
             second.add_layers()
-            for name in (b"k.raw.s0", b"v.raw.s0"):
+            for name in DATA:
                 first.tracks.tracks[name].store.drop_group(4)
             verdict = await retrieved(first, ports=(4433, 4434))
             asked = [
@@ -758,7 +844,7 @@ def test_objects_of_two_publications_are_combined_only_if_both_are_deterministic
         async with first.open():
             first.add_layers()
             second.add_layers()
-            for name in (b"k.raw.s0", b"v.raw.s0"):
+            for name in DATA:
                 first.tracks.tracks[name].store.drop_group(4)
             find = first.find
             first.find = lambda track: find(track) or second.find(track)

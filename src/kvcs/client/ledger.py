@@ -32,7 +32,7 @@ class MissingReason(StrEnum):
     TIMED_OUT = "timed_out"  # a relay waited for it in vain
     RESET = "reset"  # its stream was reset, or its subscription ended early
     CONNECTION_LOST = "connection_lost"
-    STALLED = "stalled"  # nothing new was verified for idle_timeout, and recovery brought nothing
+    STALLED = "stalled"  # nothing came for too long, and recovery brought nothing
     DEADLINE = "deadline"  # the timeout of the call passed first
     STOPPED = "stopped"  # the caller left the retrieval
 

@@ -11,7 +11,7 @@ from typing import Protocol, Self
 
 from kvcs.client.signal import Signal
 from kvcs.endpoint.connection import Connection
-from kvcs.errors import KvcsError, RequestRejected
+from kvcs.errors import KvcsError, RequestRejected, StreamResetCode
 from kvcs.moqt.codepoints import RangeMarker
 from kvcs.moqt.session import events
 from kvcs.moqt.session.actions import RequestId, StreamId
@@ -68,6 +68,7 @@ class Request:
         done: PUBLISH_DONE.
         aborted_groups: Groups whose Subgroup streams were reset and not taken yet.
         error: The session ended, with this error.
+        changed_at: When anything but data came last, monotonic seconds.
     """
 
     def __init__(self, connection: Connection, signal: Signal, receiver: Receiver) -> None:
@@ -77,11 +78,13 @@ class Request:
         self.done: PublishDoneReceived | None = None
         self.aborted_groups: set[int] = set()
         self.error: KvcsError | None = None
+        self.changed_at = connection.now
         self._connection = connection
         self._signal = signal
         self._receiver = receiver
         self._request_id: RequestId | None = None
         self._groups: dict[StreamId, int] = {}
+        self._fetch_stream: StreamId | None = None
         self._is_fetch = False
         self._is_ended = False
 
@@ -140,6 +143,35 @@ class Request:
         return self._is_ended
 
     @property
+    def is_delivered(self) -> bool:
+        """Nothing more comes on the fetch stream, of a FETCH or of a fill."""
+        has_ended = self.fetch in (FetchState.FINISHED, FetchState.ABORTED)
+        return self.is_over or (has_ended and not self._is_fetch)
+
+    def silence_ends(self, fill_wait: float, max_silence: float) -> float:
+        """Return when a fetch stream that brings nothing until then counts as dead.
+
+        Args:
+            fill_wait: Seconds for it to begin, while nothing else comes on the session: a link
+                that is busy starves it rightly.
+            max_silence: Seconds in any case, and between its octets.
+        """
+        received_at, stream_id = self._connection.session.received_at, self._fetch_stream
+        if self.fetch is FetchState.OPEN and stream_id is not None:
+            return max(self.changed_at, received_at(stream_id)) + max_silence
+        return min(max(self.changed_at, received_at()) + fill_wait, self.changed_at + max_silence)
+
+    def stop_fetch(self) -> None:
+        """Refuse what may still come on an open fetch stream, and count it as aborted."""
+        connection = self._connection
+        if self._fetch_stream is not None and self.fetch is FetchState.OPEN:
+            connection.session.stop_stream(
+                self._fetch_stream, StreamResetCode.CANCELLED, now=connection.now
+            )
+            connection.wake()
+            self.fetch = FetchState.ABORTED
+
+    @property
     def largest(self) -> Location | None:
         """LARGEST_OBJECT of SUBSCRIBE_OK."""
         if isinstance(self.accepted, SubscribeAccepted):
@@ -175,6 +207,7 @@ class Request:
                 self._end_stream(stream_id, is_aborted=isinstance(event, StreamAborted))
             case _:
                 self._receive_control(event)
+        self.changed_at = self._connection.now
         self._signal.set()
 
     def _end_stream(self, stream_id: StreamId, *, is_aborted: bool) -> None:
@@ -191,8 +224,9 @@ class Request:
             case events.RequestRejected():
                 self.rejected = event
                 self._is_ended = True
-            case FetchOpened():
+            case FetchOpened(stream_id=stream_id):
                 self.fetch = FetchState.OPEN
+                self._fetch_stream = stream_id
             case PublishDoneReceived():
                 self.done = event
             case SubscriptionDrained() | RequestCancelled():

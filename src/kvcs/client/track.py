@@ -169,19 +169,34 @@ class TrackRetrieval:
     async def _await_fill(
         self, request: Request, receiver: "_TrackReceiver", largest: Location
     ) -> None:
-        """See the fill through; fetch what it should have brought if it fails."""
+        """See the fill through; fetch what it has not brought if it fails or falls silent."""
         await self._signal.until(
             lambda: request.fetch is not FetchState.NONE or request.is_over or self._is_settled(),
             self._config.fill_wait,
         )
-        await self._signal.until(
-            lambda: request.fetch is not FetchState.OPEN or request.is_over or self._is_settled()
-        )
+        if request.fetch is not FetchState.NONE:
+            await self._see_through(request)
         if request.fetch is FetchState.FINISHED:
             receiver.coverage.finish(largest)
             return
+        request.stop_fetch()
+        await self._signal.until(lambda: not self.intake.pending)
         if request.error is None and not self._is_settled():
-            await self._fetch(_up_to(receiver.start, largest))
+            # A fill comes in order, so that nothing before the first hole is fetched twice.
+            layer_index, blocks = next(self.intake.ledger.holes())
+            start = Location(layer_index, blocks.start)
+            if start <= largest:
+                await self._fetch(_up_to(start, largest))
+
+    async def _see_through(self, request: Request) -> None:
+        """Wait until a fetch stream has ended, or has been silent for too long."""
+        config = self._config
+        while not (request.is_delivered or self._is_settled()):
+            deadline = request.silence_ends(config.fill_wait, config.max_silence)
+            left = deadline - self._source.connection.now
+            if left <= 0:
+                return
+            await self._signal.until(lambda: request.is_delivered or self._is_settled(), left)
 
     async def _stay(self, request: Request) -> _Step:
         """Take live Objects until nothing more comes; fetch Groups whose stream was reset."""
@@ -261,7 +276,15 @@ class TrackRetrieval:
             receiver=receiver,
         )
         try:
-            await self._signal.until(lambda: request.is_over or self._is_settled())
+            # Until then it is the session that bounds the time.
+            await self._signal.until(
+                lambda: (
+                    request.is_answered
+                    or request.fetch is not FetchState.NONE
+                    or self._is_settled()
+                )
+            )
+            await self._see_through(request)
             return self._fetched(request, receiver, plan)
         finally:
             request.close()
@@ -271,12 +294,12 @@ class TrackRetrieval:
             return self._refused(request, subscribing=False)
         if request.error is not None:
             return self._lost(request.error)
-        if self._is_stalled:
+        if self._is_stalled or not request.is_over:
             self.reason = MissingReason.STALLED
         elif request.fetch is FetchState.FINISHED and request.end_location is not None:
             self.reason = MissingReason.UNKNOWN if plan.filtered else MissingReason.NOT_PUBLISHED
             receiver.coverage.finish(request.end_location)
-        elif request.is_over:
+        else:
             self.reason = MissingReason.RESET
             # A plan may go up to whatever Largest the peer has claimed.
             for layer_index in self.intake.ledger.layers:
@@ -366,9 +389,11 @@ class _TrackReceiver:
 def _up_to(start: Location, largest: Location) -> FetchPlan:
     """Plan the FETCH that stands in for a fill: everything up to the Largest of the join."""
     delta = largest.group_id - start.group_id
-    location = LocationFilter.absolute_range(start.group_id, 0, delta, largest.object_id)
+    location = LocationFilter.absolute_range(
+        start.group_id, start.object_id, delta, largest.object_id
+    )
     parameters = Parameters(location_filter=location, group_order=GroupOrder.ASCENDING)
-    blocks = range(largest.object_id + 1)
+    blocks = range(start.object_id, largest.object_id + 1)
     return FetchPlan(
         start.group_id, largest.group_id, blocks, filtered=False, parameters=parameters
     )

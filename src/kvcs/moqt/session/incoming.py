@@ -39,7 +39,11 @@ _EXCESSIVE_LOAD: Final = StreamResetCode.EXCESSIVE_LOAD
 
 
 class IncomingStreams:
-    """All data streams and datagrams of the peer."""
+    """All data streams and datagrams of the peer.
+
+    Attributes:
+        last_received: When bytes of any data stream came last, monotonic seconds.
+    """
 
     __slots__ = (
         "_aliases",
@@ -51,6 +55,7 @@ class IncomingStreams:
         "_opening",
         "_registry",
         "_streams",
+        "last_received",
     )
 
     def __init__(
@@ -61,6 +66,7 @@ class IncomingStreams:
         on_data_end: Callable[[Request], None],
     ) -> None:
         limits = context.limits
+        self.last_received = 0.0
         self._context = context
         self._aliases = aliases
         self._registry = registry
@@ -76,6 +82,7 @@ class IncomingStreams:
 
     def receive(self, stream_id: StreamId, data: bytes | memoryview, *, fin: bool) -> None:
         """Take the next bytes of a unidirectional stream that is not a control stream."""
+        self.last_received = self._context.now
         stream = self._streams.get(stream_id)
         if stream is not None:
             self._feed(stream_id, stream, data, fin=fin)
@@ -137,6 +144,11 @@ class IncomingStreams:
         """Refuse the rest of all streams of a request."""
         for stream_id in sorted(request.incoming):
             self.stop(stream_id, code)
+
+    def received_at(self, stream_id: StreamId) -> float:
+        """Return when bytes of an open stream came last; 0 for any other."""
+        stream = self._streams.get(stream_id)
+        return 0.0 if stream is None else stream.last_progress
 
     def last_progress(self, request: Request) -> float:
         """Return when the open streams of a request last got bytes; 0 without any."""

@@ -173,6 +173,11 @@ class Session:
         request = self._registry.by_id.get(request_id)
         return 0 if request is None else request.streams_seen
 
+    def received_at(self, stream_id: StreamId | None = None) -> float:
+        """Return when bytes of an open data stream, or of any, came last; 0 for never."""
+        incoming = self._incoming
+        return incoming.last_received if stream_id is None else incoming.received_at(stream_id)
+
     # The session as a whole.
 
     def goaway(self, uri: str = "", timeout: float = 0.0, *, now: float) -> None:
