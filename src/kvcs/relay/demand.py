@@ -315,7 +315,7 @@ class Demand:
 
     def _answer_fetch(self, peer: Peer, event: FetchReceived, now: float) -> None:
         store = self.supply.store
-        has_publisher = bool(self.supply.publishers())
+        has_publisher = bool(self.supply.publishers.available())
         if not (has_publisher or store.groups()):
             code = RequestErrorCode.DOES_NOT_EXIST
             self._host.refuse(peer, event.request_id, code, _NOBODY, now=now)

@@ -5,8 +5,8 @@ publisher that advertised the namespace; KVCS has one) and the FETCHes under way
 for no more than `demand` needs, and tells it when there is something new to look at. What
 arrives goes into the store and is counted by the cache, which may drop something else.
 
-A publisher whose Track contradicts itself is asked no more for this Track; what was held
-before stays.
+What was held before a publisher contradicted itself stays; whom to ask next is up to
+`Publishers`.
 
 Source: MOQT draft 22, Sections 3.2.3, 7.1 to 7.6 and 12.1.
 """
@@ -40,6 +40,7 @@ from kvcs.relay.gaps import Gaps
 from kvcs.relay.host import Host, SupplyListener
 from kvcs.relay.namespaces import PeerId
 from kvcs.relay.peer import Peer
+from kvcs.relay.publishers import Publishers
 from kvcs.relay.upstream import UpstreamState, UpstreamSubscription
 from kvcs.relay.upstream_fetch import UpstreamFetch
 from kvcs.relay.upstream_status import UpstreamStatus
@@ -61,6 +62,7 @@ class Supply:
         name: The Track.
         store: What is held and known of it.
         subscriptions: Upstream subscriptions that are not over.
+        publishers: Who may be asked for more.
         gaps: What deliveries wait for.
     """
 
@@ -68,11 +70,12 @@ class Supply:
         self.name = name
         self.store = TrackStore(name, properties=EMPTY_PROPERTIES, authoritative=False)
         self.subscriptions: list[UpstreamSubscription] = []
+        self.publishers = Publishers(name.namespace, host, self.subscriptions)
         self.gaps = Gaps(
             self.store,
             self.subscriptions,
             ask=self._ask,
-            is_busy=self._is_busy,
+            is_busy=self.publishers.are_busy,
             live_wait=host.limits.live_wait,
             stall_wait=host.limits.fill_timeout,
         )
@@ -85,8 +88,6 @@ class Supply:
         self._host = host
         self._listener = listener
         self._statuses: list[UpstreamStatus] = []
-        self._malformed_at: set[PeerId] = set()
-        self._stalled: dict[PeerId, float] = {}
         self._has_properties = False
         self._alarm: float | None = None
 
@@ -115,13 +116,6 @@ class Supply:
             for s in self.subscriptions
         )
 
-    def publishers(self) -> list[Peer]:
-        """Return the peers that may be asked for this Track, each once."""
-        pushing = [s.peer for s in self.subscriptions if s.state is UpstreamState.ESTABLISHED]
-        advertising = self._host.publishers(self.name.namespace)
-        peers = {peer.id: peer for peer in (*advertising, *pushing) if peer.is_available}
-        return [peer for peer in peers.values() if peer.id not in self._malformed_at]
-
     # Subscribing.
 
     def subscribe(self, *, forward: bool, rendezvous_ms: int, now: float) -> bool:
@@ -138,14 +132,14 @@ class Supply:
         if self.subscriptions:
             # One is Pending, or about to be over; either way there will be news.
             return True
-        for peer in self.publishers():
+        for peer in self.publishers.available():
             self._subscribe_to(peer, forward=forward, rendezvous_ms=rendezvous_ms, now=now)
         return bool(self.subscriptions)
 
     def publisher_appeared(self, peer: Peer, *, forward: bool, now: float) -> None:
         """Subscribe at a new publisher too (Section 7.6)."""
         known = {subscription.peer.id for subscription in self.subscriptions}
-        if peer.id not in known | self._malformed_at:
+        if peer.id not in known and not self.publishers.is_distrusted(peer):
             self._subscribe_to(peer, forward=forward, rendezvous_ms=0, now=now)
 
     def publish(self, peer: Peer, event: PublishReceived, *, now: float) -> None:
@@ -192,7 +186,7 @@ class Supply:
     def ask_status(self, *, now: float) -> UpstreamStatus | None:
         """Ask how far the Track goes, unless that is under way; None if there is nobody to ask."""
         if not self._statuses:
-            for peer in self.publishers():
+            for peer in self.publishers.available():
                 try:
                     self._statuses.append(UpstreamStatus(self, peer, now=now))
                 except LocalProtocolError:
@@ -203,17 +197,10 @@ class Supply:
     def _ask(self, start: int, through: int, now: float) -> bool:
         return self._fetch((start, through), None, now) is not None
 
-    def _is_busy(self, now: float) -> bool:
-        """Tell whether a FETCH has a chance, but not before a publisher serves fewer of them."""
-        publishers = [p for p in self.publishers() if self._stalled.get(p.id, now) <= now]
-        return bool(publishers) and all(peer.busy_until > now for peer in publishers)
-
     def _fetch(
         self, span: tuple[int, int], location_filter: LocationFilter | None, now: float
     ) -> UpstreamFetch | None:
-        for peer in self.publishers():
-            if self._stalled.get(peer.id, now) > now:
-                continue
+        for peer in self.publishers.for_fetch(now):
             try:
                 fetch = UpstreamFetch.request(
                     self,
@@ -239,7 +226,7 @@ class Supply:
             if fetch not in self.gaps.fetches:
                 return
             if fetch.position == position:
-                self._stalled[fetch.peer.id] = now + self._host.limits.fill_timeout
+                self.publishers.stall(fetch.peer, until=now + self._host.limits.fill_timeout)
                 fetch.give_up(now=now)
             else:
                 self._watch_progress(fetch, now)
@@ -263,7 +250,7 @@ class Supply:
         metrics = self._host.metrics
         metrics.objects_in += 1
         metrics.bytes_in += len(obj.payload)
-        if peer.id in self._malformed_at:
+        if self.publishers.is_distrusted(peer):
             metrics.objects_rejected["malformed"] += 1
             return
         if not self.store.add(obj, now=now, follows=follows, fetched=fetched):
@@ -291,7 +278,7 @@ class Supply:
 
     def malformed(self, peer: Peer, error: MalformedTrack, *, now: float) -> None:
         """Contain a Track that contradicts itself."""
-        if peer.id in self._malformed_at:
+        if self.publishers.is_distrusted(peer):
             return
         self._host.metrics.malformed_tracks += 1
         _logger.warning(
@@ -301,7 +288,7 @@ class Supply:
             error,
             extra={"session": peer.id, "track": str(self.name)},
         )
-        self._malformed_at.add(peer.id)
+        self.publishers.distrust(peer)
         for subscription in [s for s in self.subscriptions if s.peer is peer]:
             self.subscriptions.remove(subscription)
             subscription.cancel(StreamResetCode.MALFORMED_TRACK, now=now)
