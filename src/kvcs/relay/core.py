@@ -47,6 +47,9 @@ __all__ = ("RelayCore",)
 
 type _TrackRequest = SubscribeReceived | FetchReceived | TrackStatusReceived | PublishReceived
 
+# When it goes off, in which order among those of one moment, and what it calls.
+type _Alarm = tuple[float, int, Callable[[float], None]]
+
 type _Request = NamespaceRequest | _TrackRequest
 
 _ACTIONS: Final[dict[type[Event], AccessAction]] = {
@@ -106,7 +109,7 @@ class RelayCore:
         self._on_deadline = on_deadline
         self._peers: dict[PeerId, Peer] = {}
         self._tracks: dict[FullTrackName, Track] = {}
-        self._alarms: list[tuple[float, int, Callable[[float], None]]] = []
+        self._alarms: list[_Alarm] = []
         self._alarms_set = 0
         self._now = 0.0
         self._next_sweep = 0.0
@@ -177,14 +180,25 @@ class RelayCore:
         return min([*deadlines, *([] if expiry is None else [expiry])], default=None)
 
     def advance(self, *, now: float) -> None:
-        """Let time pass."""
+        """Let time pass.
+
+        An exception in an alarm leaves those behind it set, to go off the next time.
+        """
         self._now = now
         self.cache.expire(now=now)
-        due: list[Callable[[float], None]] = []
-        while self._alarms and self._alarms[0][0] <= now:
-            due.append(heappop(self._alarms)[2])
-        for alarm in due:
-            alarm(now)
+        # An alarm that is set again for now goes off the next time, or this might never end.
+        last = self._alarms_set
+        again: list[_Alarm] = []
+        try:
+            while self._alarms and self._alarms[0][0] <= now:
+                entry = heappop(self._alarms)
+                if entry[1] > last:
+                    again.append(entry)
+                else:
+                    entry[2](now)
+        finally:
+            for entry in again:
+                heappush(self._alarms, entry)
 
     # Requests.
 

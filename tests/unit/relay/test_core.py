@@ -503,3 +503,41 @@ def test_idle_publications_make_room_for_new_ones(make_world):
     assert world.core.cache.size_bytes <= 20_000
     assert set(world.statistics.evicted_bytes) == {"idle"}
     assert world.statistics.namespaces == 3
+
+
+# Time.
+
+
+def test_exception_in_one_alarm_loses_no_other(world):
+    rung = []
+
+    def fail(now):
+        raise ZeroDivisionError(now)
+
+    for name in "ab":
+        world.core.schedule(world.now + 1, lambda _, name=name: rung.append(name))
+        world.core.schedule(world.now + 1, fail)
+    world.core.schedule(world.now + 1, lambda _: rung.append("c"))
+
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            world.core.advance(now=world.now + 1)
+    assert world.core.next_deadline() == world.now + 1
+    world.core.advance(now=world.now + 1)
+
+    assert rung == ["a", "b", "c"]
+
+
+def test_alarm_that_is_set_again_for_now_waits_for_the_next_time(world):
+    rung = []
+
+    def again(now):
+        rung.append(now)
+        world.core.schedule(now, again)
+
+    world.core.schedule(world.now, again)
+
+    world.core.advance(now=world.now)
+    world.core.advance(now=world.now)
+
+    assert rung == [world.now] * 2
