@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import resource
+import statistics
 import sys
 import time
 from collections.abc import Buffer
@@ -240,6 +241,16 @@ class ConsumerNode(Node):
         for request_id in requests:
             self._connection.cancel(request_id)
         return {"seconds": ended_at - started_at, "bytes": received, "cpu_s": cpu}
+
+    async def round_trip(self, namespace: str) -> dict[str, Any]:
+        """Measure a request that is answered at once, on a connection that is idle."""
+        track = FullTrackName(TrackNamespace.parse(namespace), b"manifest")
+        trips: list[float] = []
+        for _ in range(9):
+            started_at = time.monotonic()
+            await self._connection.answer(self._connection.track_status(track))
+            trips.append(time.monotonic() - started_at)
+        return {"seconds": statistics.median(trips)}
 
     async def verified(self, namespace: str) -> dict[str, Any]:
         """Retrieve the publication into memory of our own, every byte verified."""

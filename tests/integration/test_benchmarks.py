@@ -26,6 +26,7 @@ PIPELINE = (
         for case in ("first_layer", "first_layer/relay")
         for figure in ("", "/first_ms", "/all_ms")
     ),
+    "pipeline/round_trip",
     "pipeline/live/memory",
 )
 RELAY = tuple(
@@ -35,7 +36,7 @@ RELAY = tuple(
 )
 #: Figures that stand for themselves.
 WITHOUT_BASELINE = {name for name in CODEC if "header" in name or "subscribe" in name} | {
-    name for name in PIPELINE if name.endswith("_ms")
+    name for name in PIPELINE if name.endswith(("_ms", "round_trip"))
 }
 
 
