@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from kvcs.errors import RequestErrorCode, RequestFailed
+from kvcs.errors import RemoteProtocolError, RequestErrorCode, RequestFailed
 from kvcs.moqt.codepoints import GroupOrder, ParameterType
 from kvcs.moqt.wire.buffer import Reader, encode_prefixed, encode_u8, violation
 from kvcs.moqt.wire.filters import RANGE_FILTERS, LocationFilter, RangeFilter, filter_conflict
@@ -23,11 +23,12 @@ from kvcs.moqt.wire.frame import MAX_BODY_BYTES
 from kvcs.moqt.wire.scope import ALLOWED, Scope
 from kvcs.moqt.wire.token import Token
 from kvcs.names import Location, TrackNamespace
-from kvcs.varint import MAX_VI64, NeedMore, decode_vi64, encode_vi64
+from kvcs.varint import MAX_VI64, NeedMore, encode_vi64
 
 __all__ = ("NO_PARAMETERS", "FillParameters", "Parameters", "check_scope")
 
-# No parameter of a fill has a smaller type, so a smaller first number is a count.
+# No parameter of a fill has a smaller type, so a smaller first number is a count. A larger one
+# may be either; a block that is whole when it is read as a count is meant so.
 _SMALLEST_FILL_TYPE: Final = ParameterType.FILL_TIMEOUT
 
 
@@ -65,17 +66,12 @@ class FillParameters:
         """
         if not data:
             return cls()
-        reader = Reader(data)
-        block = _Block(Scope.FILL)
         try:
-            if decode_vi64(data)[0] < _SMALLEST_FILL_TYPE:
-                block.read_counted(reader)
-            while reader.remaining and not block.counted:
-                block.read_parameter(reader)
-        except NeedMore:
-            raise violation("FILL_PARAMETERS ends inside a parameter") from None
-        if reader.remaining:
-            raise violation(f"FILL_PARAMETERS with {reader.remaining} octets too many")
+            block = _read_fill(data, counted=True)
+        except RemoteProtocolError:
+            if data[0] < _SMALLEST_FILL_TYPE:
+                raise
+            block = _read_fill(data, counted=False)
         values, fault = block.finish()
         if fault:
             raise RequestFailed(RequestErrorCode.INVALID_FILTER, fault)
@@ -259,16 +255,11 @@ def _encode_block(block: Parameters | FillParameters) -> bytes:
 
 
 class _Block:
-    """A block while it is decoded.
+    """A block while it is decoded."""
 
-    Attributes:
-        counted: Whether the block began with a count.
-    """
-
-    __slots__ = ("_fault", "_items", "_previous", "_scope", "_values", "counted")
+    __slots__ = ("_fault", "_items", "_previous", "_scope", "_values")
 
     def __init__(self, scope: Scope) -> None:
-        self.counted = False
         self._scope = scope
         self._previous = 0
         self._fault: str | None = None
@@ -276,7 +267,6 @@ class _Block:
         self._items: defaultdict[str, list[Any]] = defaultdict(list)
 
     def read_counted(self, reader: Reader) -> None:
-        self.counted = True
         for _ in range(reader.vi64()):
             self.read_parameter(reader)
 
@@ -313,6 +303,20 @@ class _Block:
         if known not in ALLOWED[self._scope]:
             raise violation(f"{known.name} is not allowed in {self._scope.name}")
         return known
+
+
+def _read_fill(data: bytes, *, counted: bool) -> _Block:
+    reader, block = Reader(data), _Block(Scope.FILL)
+    try:
+        if counted:
+            block.read_counted(reader)
+        while reader.remaining and not counted:
+            block.read_parameter(reader)
+    except NeedMore:
+        raise violation("FILL_PARAMETERS ends inside a parameter") from None
+    if reader.remaining:
+        raise violation(f"FILL_PARAMETERS with {reader.remaining} octets too many")
+    return block
 
 
 NO_PARAMETERS: Final = Parameters()

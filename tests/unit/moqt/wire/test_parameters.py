@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from kvcs.errors import RemoteProtocolError
@@ -102,6 +104,19 @@ def test_block_is_checked_to_its_end_after_a_filter_fault():
         FillParameters.decode(bytes.fromhex("27 03 00 82 00 02 00"))
     with pytest.raises(RemoteProtocolError, match="unknown parameter 0x37"):
         Parameters.decode(Reader(bytes.fromhex("02 27 03 00 82 00 10 00")), Scope.FETCH)
+
+
+@pytest.mark.parametrize("filters", [8, 9, 10, 40])
+def test_fill_of_many_filters_is_read_with_and_without_its_count(filters):
+    fill = FillParameters(
+        fill_timeout_ms=10,
+        range_filters=tuple(replace(FILTER, set_id=number) for number in range(filters)),
+    )
+    encoded = fill.encode()
+
+    assert encoded[0] == filters + 1
+    assert FillParameters.decode(encoded) == fill
+    assert FillParameters.decode(encoded[1:]) == fill
 
 
 def test_first_filter_fault_is_kept_and_the_rest_decoded():
