@@ -22,7 +22,7 @@ _FOLLOWING: Final = tuple(
 )
 
 
-class NeedMore(Exception):  # noqa: N818 - a control-flow signal, not an error
+class NeedMore(Exception):
     """The bytes end before the value does; try again with more."""
 
 
