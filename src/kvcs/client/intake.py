@@ -30,9 +30,8 @@ from kvcs.kv.naming import Component, DataTrackName
 from kvcs.kv.payload import (
     HEADER_BYTES,
     BlockPlace,
-    Expectation,
+    BlockSeries,
     IntegrityReason,
-    verify_payload,
 )
 from kvcs.kv.segment import Segment
 from kvcs.moqt.codepoints import ObjectStatus
@@ -95,6 +94,7 @@ class TrackIntake:
         self.pending = 0
         self._context = context
         self._codec = codec(name.codec)
+        self._series = {layer_index: self._series_of(layer_index) for layer_index in layers}
         self._segment = manifest.segments[wanted.segment]
         self._listed: Sequence[Sequence[bytes]] = ()
         self.take_manifest(manifest)
@@ -143,34 +143,32 @@ class TrackIntake:
         else:
             self.pending += 1
             context.verifier.run(
-                partial(self._check, payload, self._expectation(layer_index, block_index)),
+                partial(self._check, payload, location),
                 partial(self._settle, location, payload),
                 len(payload),
             )
 
-    def _expectation(self, layer_index: int, block_index: int) -> Expectation:
-        """Say what the Object must be; its digest is compared when it is put in place."""
+    def _series_of(self, layer_index: int) -> BlockSeries:
+        """Say what the Objects of a layer must be; digests are compared when they are placed."""
         layout, component = self._context.layout, self.name.component
-        first_block = self.wanted.first_block
-        place = BlockPlace(
+        first = BlockPlace(
             component=component,
             codec=self._codec.number,
             layer_index=layer_index,
-            block_index=block_index,
-            token_start=(first_block + block_index) * layout.block_tokens,
+            block_index=0,
+            token_start=self.wanted.first_block * layout.block_tokens,
             token_count=layout.block_tokens,
         )
-        return Expectation(
-            place=place, data_bytes=self._codec.data_bytes(layout, component, layer_index)
-        )
+        return BlockSeries(first, self._codec.data_bytes(layout, component, layer_index))
 
-    def _check(self, payload: bytes, expectation: Expectation) -> memoryview | DataError:
+    def _check(self, payload: bytes, location: Location) -> memoryview | DataError:
         """Verify and decode; runs anywhere, and reports failure as a value."""
-        layout, layer_index = self._context.layout, expectation.place.layer_index
-        component = self.name.component
+        layer_index = location.group_id
         try:
-            data = verify_payload(payload, expectation)
-            raw = self._codec.decode(data, layout, component=component, layer_index=layer_index)
+            data = self._series[layer_index].verify(payload, location.object_id)
+            raw = self._codec.decode(
+                data, self._context.layout, component=self.name.component, layer_index=layer_index
+            )
             return memoryview(raw)
         except DataError as error:
             return error

@@ -43,6 +43,7 @@ from kvcs.kv.naming import (
 from kvcs.kv.payload import (
     HEADER_BYTES,
     BlockPlace,
+    BlockSeries,
     Expectation,
     IntegrityReason,
     PayloadHeader,
@@ -62,6 +63,7 @@ __all__ = (
     "SIGNED_MANIFEST",
     "BlockKey",
     "BlockPlace",
+    "BlockSeries",
     "Codec",
     "CompatibilityId",
     "Component",

@@ -10,6 +10,7 @@ from kvcs.errors import IntegrityError
 from kvcs.kv import (
     HEADER_BYTES,
     BlockPlace,
+    BlockSeries,
     Component,
     Expectation,
     IntegrityReason,
@@ -30,6 +31,7 @@ PLACE = BlockPlace(
     component=Component.K, codec=1, layer_index=0, block_index=1, token_start=4, token_count=4
 )
 EXPECTATION = Expectation(place=PLACE, data_bytes=16, digest=DIGEST)
+SERIES = BlockSeries(replace(PLACE, block_index=0, token_start=0), 16)
 
 
 def test_a_payload_is_the_published_vector():
@@ -236,3 +238,47 @@ def test_the_reasons_are_a_closed_set():
         "listed_digest",
         "data_digest",
     ]
+
+
+def outcome(verify):
+    try:
+        return bytes(verify())
+    except IntegrityError as error:
+        return error.reason
+
+
+@pytest.mark.parametrize("offset", range(len(HEADER + DATA)))
+def test_a_series_judges_a_changed_octet_as_the_single_check_does(offset):
+    payload = bytearray(HEADER + DATA)
+    payload[offset] ^= 0x01
+    expected = replace(EXPECTATION, digest=None)
+
+    judged = outcome(lambda: SERIES.verify(bytes(payload), 1))
+
+    assert judged == outcome(lambda: verify_payload(bytes(payload), expected))
+    assert (judged == DATA) == (offset in (6, 7, 30, 31))
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", HEADER[:67], HEADER, HEADER + DATA[:-1], HEADER + DATA * 2]
+)
+def test_a_series_judges_another_length_as_the_single_check_does(payload):
+    judged = outcome(lambda: SERIES.verify(payload, 1))
+
+    assert judged == outcome(lambda: verify_payload(payload, replace(EXPECTATION, digest=None)))
+    assert judged in set(IntegrityReason)
+
+
+def test_a_series_takes_each_block_in_its_own_place_alone():
+    payload, _ = encode_payload(replace(PLACE, block_index=3, token_start=12), DATA)
+
+    assert SERIES.expectation(1) == replace(EXPECTATION, digest=None)
+    assert SERIES.verify(payload, 3) == DATA
+    assert outcome(lambda: SERIES.verify(payload, 1)) == IntegrityReason.BLOCK_INDEX
+
+
+def test_a_series_of_no_fixed_size_takes_any():
+    series = BlockSeries(replace(PLACE, block_index=0, token_start=0), None)
+
+    for data in (b"", DATA[:5]):
+        assert series.verify(encode_payload(PLACE, data)[0], 1) == data
