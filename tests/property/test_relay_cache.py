@@ -16,8 +16,9 @@ TRACKS = [
     for namespace in (b"one", b"two", b"three")
     for name in (b"k", b"v")
 ]
-UNIT = 1000
-CAPACITY = 8 * UNIT
+# Records cost far less than the half unit above the eighth.
+UNIT = 1_000_000
+CAPACITY = 8 * UNIT + UNIT // 2
 LOW_WATER = CAPACITY - CAPACITY // 16
 
 

@@ -826,7 +826,7 @@ def test_publisher_drops_what_its_subscriber_has(world, hold):
                     group.create_task(produce(here, publication, [segment]))
                     await take(retrieval, here)
             await asyncio.sleep(1)
-            held = sum(track.store.size_bytes for track in publication.tracks.data_tracks(0))
+            held = sum(track.store.object_bytes for track in publication.tracks.data_tracks(0))
 
         assert_whole(retrieval.verdict, blocks=here.blocks)
         assert held < 3000

@@ -225,7 +225,7 @@ async def scenario(seed):
     config = RelayConfig(
         tls=ServerTls(certificate_file="", private_key_file=""),
         authorize=allow_all,
-        cache_bytes=chance.choice([16_000, 40_000, 2**20]),
+        cache_bytes=chance.choice([60_000, 80_000, 2**20]),
         limits=limits,
         transport=SMALL,
     )

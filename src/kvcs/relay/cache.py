@@ -13,6 +13,7 @@ budget is free, so that the search for something to drop is not repeated for eve
 4. Groups that are still needed: protection ends where the budget does. The Track with the
    most bytes chooses which of its Groups it can do without best.
 
+Of an idle Track nothing is kept; one in use keeps the records of its Groups, which count too.
 What is dropped is *unknown* afterwards, never "does not exist". The cache does not know
 who needs what: it asks the `Usage` that came with each Track.
 
@@ -63,6 +64,7 @@ class _Entry:
     store: TrackStore
     usage: Usage
     size_bytes: int = 0
+    record_bytes: int = 0
     complete: bool = False
     first_expiry: float | None = None
     last_expiry: float | None = None
@@ -108,6 +110,7 @@ class Cache:
         self._publications: dict[TrackNamespace, _Publication] = {}
         self._oversized: dict[TrackNamespace, _Publication] = {}
         self._size_bytes = 0
+        self._record_bytes = 0
         self._next_expiry: float | None = None
 
     def __len__(self) -> int:
@@ -118,8 +121,19 @@ class Cache:
 
     @property
     def size_bytes(self) -> int:
-        """Octets held; at most `capacity_bytes` after every call."""
+        """Octets held, records included.
+
+        At most `capacity_bytes` after every call, unless the records of Tracks in use, which
+        cannot be dropped, need more by themselves; see `is_crowded_by`.
+        """
         return self._size_bytes
+
+    def is_crowded_by(self, track: FullTrackName) -> bool:
+        """Tell whether records alone exceed the budget, and a Track has more than its share."""
+        entry = self._find(track)
+        if self._record_bytes <= self.capacity_bytes or entry is None:
+            return False
+        return entry.record_bytes * len(self) >= self._record_bytes
 
     def is_complete(self, track: FullTrackName) -> bool:
         """Tell whether every Object of a Track is held."""
@@ -140,6 +154,9 @@ class Cache:
             return
         self._drop(entry, None, "removed")
         publication = self._publications[track.namespace]
+        publication.size_bytes -= entry.size_bytes
+        self._size_bytes -= entry.size_bytes
+        self._record_bytes -= entry.record_bytes
         del publication.entries[track]
         if not publication.entries:
             del self._publications[track.namespace]
@@ -221,6 +238,9 @@ class Cache:
         entry.size_bytes += grown
         publication.size_bytes += grown
         self._size_bytes += grown
+        records = entry.store.record_bytes
+        self._record_bytes += records - entry.record_bytes
+        entry.record_bytes = records
 
     def _make_room(self, now: float) -> None:
         for step in (self._drop_passed_of_oversized, self._drop_idle, self._drop_passed):
@@ -284,7 +304,10 @@ class Cache:
 
     def _drop(self, entry: _Entry, group_id: int | None, reason: str) -> None:
         store = entry.store
-        freed = store.drop_all() if group_id is None else store.drop_group(group_id)
+        if group_id is not None:
+            freed = store.drop_group(group_id)
+        else:
+            freed = store.forget() if entry.usage.is_idle else store.drop_all()
         if freed:
             self._metrics.evicted_bytes[reason] += freed
             entry.usage.lost()

@@ -257,6 +257,8 @@ class Supply:
             metrics.objects_rejected["duplicate"] += 1
             return
         self._host.cache.grew(self.name, now=now)
+        if self._host.cache.is_crowded_by(self.name):
+            raise MalformedTrack("more Groups than the cache can remember")
 
     def stream_ended(self, *, now: float) -> None:
         """Note that a Subgroup stream of a publisher is over."""

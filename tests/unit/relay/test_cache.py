@@ -8,7 +8,7 @@ from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay.cache import Cache
 from kvcs.relay.statistics import Metrics
 
-UNIT = 1000
+UNIT = 1_000_000
 ONE = TrackNamespace((b"one",))
 TWO = TrackNamespace((b"two",))
 
@@ -39,7 +39,7 @@ class World:
         self.metrics = Metrics()
         self.complete = []
         self.cache = Cache(
-            8600,
+            8_600_000,
             metrics=self.metrics,
             on_complete=self.complete.append,
             on_lost=self.complete.remove,
@@ -123,7 +123,7 @@ def test_publication_above_the_budget_does_not_evict_in_a_circle(world):
         one.needed = {group_id}
         world.receive(one, group_id)
 
-    assert world.cache.size_bytes <= 8600
+    assert world.cache.size_bytes <= 8_600_000
     assert 19 in one.store.groups()
     assert set(world.metrics.evicted_bytes) == {"oversized"}
 

@@ -373,7 +373,7 @@ def test_other_publisher_of_a_malformed_track_can_still_be_subscribed_to(world):
 # Budgets.
 
 
-def big(group_id, object_id=0, size=1000):
+def big(group_id, object_id=0, size=100_000):
     pattern = bytes([group_id, object_id]) * (size // 2)
     return Object(
         group_id=group_id,
@@ -385,21 +385,21 @@ def big(group_id, object_id=0, size=1000):
 
 
 def test_stalled_subscriber_costs_its_own_subscription_only(make_world):
-    world = make_world(cache_bytes=20_000)
+    world = make_world(cache_bytes=2_000_000)
     publisher, normal, stalled = world.publisher(), world.client(), world.client()
     publisher.store()
     served, lost = normal.subscribe(), stalled.subscribe()
     stalled.room = 0
     for group_id in range(60):
         publisher.add(big(group_id), status(group_id, 1))
-        assert world.core.cache.size_bytes <= 20_000
+        assert world.core.cache.size_bytes <= 2_000_000
         # The original publisher does not keep it either.
         publisher.store().drop_group(group_id)
     publisher.end_track(60)
 
     assert normal.objects(served) == [(group_id, 0) for group_id in range(60)]
     assert normal.one(served, ev.PublishDoneReceived).status_code == PublishDoneCode.TRACK_ENDED
-    stalled.room = 2**20
+    stalled.room = 2**30
     world.settle()
     done = stalled.one(lost, ev.PublishDoneReceived)
     assert done.status_code == PublishDoneCode.TOO_FAR_BEHIND
@@ -407,7 +407,7 @@ def test_stalled_subscriber_costs_its_own_subscription_only(make_world):
 
 
 def test_slow_subscriber_of_a_track_above_the_budget_can_fetch_the_rest(make_world):
-    world = make_world(cache_bytes=20_000)
+    world = make_world(cache_bytes=2_000_000)
     publisher, slow = world.publisher(), world.client()
     publisher.store()
     request_id = slow.subscribe()
@@ -417,12 +417,12 @@ def test_slow_subscriber_of_a_track_above_the_budget_can_fetch_the_rest(make_wor
     publisher.end_track(40)
 
     for _ in range(100):
-        slow.room = 3000
+        slow.room = 300_000
         world.pass_time(0.25)
         if slow.of(request_id, ev.PublishDoneReceived):
             break
     got = slow.objects(request_id)
-    slow.room = 2**20
+    slow.room = 2**30
     rest = slow.fetch(LocationFilter.absolute_start_group_end(len(got), 0, 39 - len(got)))
     world.pass_time(20.0)
 
@@ -430,11 +430,11 @@ def test_slow_subscriber_of_a_track_above_the_budget_can_fetch_the_rest(make_wor
     assert done.status_code == PublishDoneCode.TOO_FAR_BEHIND
     assert len(got) >= 10
     assert [*got, *slow.objects(rest)] == [(group_id, 0) for group_id in range(40)]
-    assert world.core.cache.size_bytes <= 20_000
+    assert world.core.cache.size_bytes <= 2_000_000
 
 
 def test_publication_larger_than_the_budget_is_served_by_fetch(make_world):
-    world = make_world(cache_bytes=20_000)
+    world = make_world(cache_bytes=2_000_000)
     publisher, one, other = world.publisher(), world.client(), world.client()
     for group_id in range(60):
         publisher.add(big(group_id), status(group_id, 1))
@@ -446,12 +446,12 @@ def test_publication_larger_than_the_budget_is_served_by_fetch(make_world):
         assert client.objects(request_id) == everything
         assert client.markers(request_id) == []
 
-    assert world.core.cache.size_bytes <= 20_000
+    assert world.core.cache.size_bytes <= 2_000_000
     assert world.statistics.objects_in <= 3 * 60
 
 
 def test_slow_fetch_of_a_publication_larger_than_the_budget(make_world):
-    world = make_world(cache_bytes=20_000)
+    world = make_world(cache_bytes=2_000_000)
     publisher, slow = world.publisher(), world.client()
     for group_id in range(60):
         publisher.add(big(group_id), status(group_id, 1))
@@ -459,7 +459,7 @@ def test_slow_fetch_of_a_publication_larger_than_the_budget(make_world):
     request_id = slow.fetch(LocationFilter.absolute_start_group_end(0, 0, 59))
 
     for _ in range(400):
-        slow.room = 2500
+        slow.room = 250_000
         world.settle()
         world.pass_time(0.5)
         if slow.of(request_id, ev.StreamFinished):
@@ -467,11 +467,11 @@ def test_slow_fetch_of_a_publication_larger_than_the_budget(make_world):
 
     assert slow.objects(request_id) == [(group_id, 0) for group_id in range(60)]
     assert slow.markers(request_id) == []
-    assert world.core.cache.size_bytes <= 20_000
+    assert world.core.cache.size_bytes <= 2_000_000
 
 
 def test_slow_and_fast_fetch_of_a_publication_larger_than_the_budget(make_world):
-    world = make_world(cache_bytes=20_000)
+    world = make_world(cache_bytes=2_000_000)
     publisher, slow, fast = world.publisher(), world.client(), world.client()
     for group_id in range(60):
         publisher.add(big(group_id), status(group_id, 1))
@@ -487,7 +487,7 @@ def test_slow_and_fast_fetch_of_a_publication_larger_than_the_budget(make_world)
 
 
 def test_idle_publications_make_room_for_new_ones(make_world):
-    world = make_world(cache_bytes=20_000)
+    world = make_world(cache_bytes=2_000_000)
     consumer = world.client()
     for number in range(6):
         namespace = TrackNamespace((b"publication", bytes([number + 65])))
@@ -500,9 +500,23 @@ def test_idle_publications_make_room_for_new_ones(make_world):
         publisher.lose()
         assert len(consumer.objects(request_id)) == 4
 
-    assert world.core.cache.size_bytes <= 20_000
+    assert world.core.cache.size_bytes <= 2_000_000
     assert set(world.statistics.evicted_bytes) == {"idle"}
-    assert world.statistics.namespaces == 3
+    assert world.statistics.namespaces == 4
+
+
+def test_track_of_more_groups_than_the_cache_can_remember_is_refused(make_world):
+    world = make_world(cache_bytes=2**16)
+    publisher, consumer = world.publisher(), world.client()
+    publisher.store()
+    request_id = consumer.subscribe()
+
+    for group_id in range(100):
+        publisher.add(block(group_id, 0, size=2))
+
+    done = consumer.one(request_id, ev.PublishDoneReceived)
+    assert done.status_code == PublishDoneCode.MALFORMED_TRACK
+    assert world.core.cache.size_bytes <= 2**16 + 2000
 
 
 # Time.

@@ -32,16 +32,33 @@ from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.properties import Properties
 from kvcs.names import FullTrackName, Location
 
-__all__ = ("MAX_SUBGROUPS", "OBJECT_OVERHEAD_BYTES", "Absent", "Found", "TrackStore", "Unknown")
+__all__ = (
+    "GROUP_BYTES",
+    "MAX_SUBGROUPS",
+    "NOTE_BYTES",
+    "OBJECT_OVERHEAD_BYTES",
+    "SUBGROUP_BYTES",
+    "Absent",
+    "Found",
+    "TrackStore",
+    "Unknown",
+)
 
 # Subgroups that are remembered of a Track whose publisher is somebody else. They outlive their
-# Objects and so no budget of octets bounds them.
+# Objects, so that dropping those does not make room for more of them.
 # A manifest of the longest prompt has some 50,000 versions, a Group each.
 MAX_SUBGROUPS: Final = 2**16
 
 # What an Object costs in memory beside payload and properties: the value, its places in the
 # index and the allocator's rounding, measured with small Objects and rounded up.
-OBJECT_OVERHEAD_BYTES: Final = 320
+OBJECT_OVERHEAD_BYTES: Final = 352
+
+# What the records cost that outlive the Objects, measured and rounded up likewise: a Group; a
+# Subgroup in it; and what is noted one by one: a run of evicted or absent Locations, an Object
+# that came late or after a gap.
+GROUP_BYTES: Final = 512
+SUBGROUP_BYTES: Final = 640
+NOTE_BYTES: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +85,11 @@ class Unknown:
 
 
 class TrackStore:
-    """Objects of one Track by Location."""
+    """Objects of one Track by Location.
+
+    Attributes:
+        object_bytes: Octets that the held Objects cost.
+    """
 
     def __init__(
         self, track: FullTrackName, *, properties: Properties, authoritative: bool
@@ -84,12 +105,13 @@ class TrackStore:
         self.track = track
         self.properties = properties
         self.authoritative = authoritative
-        self.size_bytes = 0
+        self.object_bytes = 0
         self._index = GroupIndex()
         self._absence = Absence(self._index, authoritative=authoritative)
         self._largest_position = -1
         self._normal_objects = 0
         self._subgroups = 0
+        self._notes = 0
         self._watchers: dict[object, Callable[[], None]] = {}
         self._followers: dict[object, Callable[[Subgroup | None], None]] = {}
 
@@ -98,6 +120,18 @@ class TrackStore:
             f"<TrackStore {self.track} groups={len(self._index.held)} bytes={self.size_bytes}"
             f" largest={self.largest} end={self.end}>"
         )
+
+    @property
+    def size_bytes(self) -> int:
+        """Octets that the store costs: Objects, and what is known beyond them."""
+        return self.object_bytes + self.record_bytes
+
+    @property
+    def record_bytes(self) -> int:
+        """Octets that stay when all Objects are dropped, until `forget`."""
+        notes = self._notes + len(self._absence.runs)
+        groups = len(self._index.records)
+        return groups * GROUP_BYTES + self._subgroups * SUBGROUP_BYTES + notes * NOTE_BYTES
 
     @property
     def largest(self) -> Location | None:
@@ -152,7 +186,7 @@ class TrackStore:
         if record is None:
             record = self._index.record(obj.group_id)
         self._index.insert(record, obj, now)
-        self.size_bytes += _size_bytes(obj)
+        self.object_bytes += _size_bytes(obj)
         self._normal_objects += obj.status is ObjectStatus.NORMAL
         self._absence.learn(record, obj, position)
         subgroup = self._append(record, obj, follows)
@@ -259,8 +293,10 @@ class TrackStore:
         self._normal_objects -= sum(
             obj.status is ObjectStatus.NORMAL for obj, _ in record.entries.values()
         )
+        runs = _evicted_runs(record)
         self._index.clear(record)
-        self.size_bytes -= freed
+        self._notes += _evicted_runs(record) - runs
+        self.object_bytes -= freed
         for subgroup in record.subgroups.values():
             self._changed(subgroup)
         return freed
@@ -268,6 +304,17 @@ class TrackStore:
     def drop_all(self) -> int:
         """Forget all Objects; return the bytes freed."""
         return sum(self.drop_group(group_id) for group_id in tuple(self._index.held))
+
+    def forget(self) -> int:
+        """Drop all Objects and all that is known of them; return the bytes that Objects freed.
+
+        Only for a store that nobody writes to or reads from.
+        """
+        freed = self.drop_all()
+        self._index = GroupIndex()
+        self._absence = Absence(self._index, authoritative=self.authoritative)
+        self._subgroups = self._notes = 0
+        return freed
 
     # Reading.
 
@@ -450,11 +497,13 @@ class TrackStore:
         if object_id == 0 or (self.authoritative and subgroup.largest_id < 0):
             subgroup.first_object_id = object_id
         if follows is not None and follows != object_id - 1:
+            self._notes += object_id not in subgroup.predecessors
             subgroup.predecessors[object_id] = follows
         if object_id in subgroup.evicted:
             subgroup.evicted.discard(object_id)
         elif object_id < subgroup.largest_id:
             subgroup.late.append(object_id)
+            self._notes += 1
         insert_sorted(subgroup.ids, object_id)
         subgroup.largest_id = max(subgroup.largest_id, object_id)
         return subgroup
@@ -487,3 +536,7 @@ class TrackStore:
 
 def _size_bytes(obj: Object) -> int:
     return len(obj.payload) + len(obj.properties.raw) + OBJECT_OVERHEAD_BYTES
+
+
+def _evicted_runs(record: GroupRecord) -> int:
+    return sum(len(subgroup.evicted) for subgroup in record.subgroups.values())

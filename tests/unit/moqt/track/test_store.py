@@ -89,12 +89,12 @@ def test_mark_absent_over_held_objects_keeps_them():
 
 def test_dropped_objects_are_unknown_and_their_gaps_stay_absent():
     store = filled(normal(0, 0), normal(0, 2), status(0, 3), authoritative=True)
-    size_bytes = store.size_bytes
+    object_bytes = store.object_bytes
 
     freed = store.drop_group(0)
 
-    assert freed == size_bytes == 2 + 3 * OBJECT_OVERHEAD_BYTES
-    assert store.size_bytes == 0
+    assert freed == object_bytes == 2 + 3 * OBJECT_OVERHEAD_BYTES
+    assert store.object_bytes == 0
     assert known(store, 0, range(4)) == "uaua"
     assert store.largest == Location(0, 3)
     assert store.groups() == ()
@@ -203,7 +203,7 @@ def test_add_of_an_identical_object_is_false():
     store = filled(normal(0, 0))
 
     assert not store.add(normal(0, 0), now=1.0)
-    assert store.size_bytes == 1 + OBJECT_OVERHEAD_BYTES
+    assert store.object_bytes == 1 + OBJECT_OVERHEAD_BYTES
 
 
 def test_add_of_an_object_known_not_to_exist_is_not_taken():
@@ -258,7 +258,7 @@ def test_end_of_track_after_a_fetch_has_told_it_and_a_relay_renamed_it():
 def test_changes_call_back():
     store = new_store()
     watched, followed = [], []
-    unwatch = store.watch(lambda: watched.append(store.size_bytes))
+    unwatch = store.watch(lambda: watched.append(store.object_bytes))
     unfollow = store.follow(lambda subgroup: followed.append(subgroup and subgroup.group_id))
 
     store.add(normal(3, 0), now=0.0)
