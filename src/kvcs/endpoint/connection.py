@@ -43,6 +43,7 @@ from kvcs.moqt.session.actions import (
 from kvcs.moqt.session.events import (
     Event,
     FetchReceived,
+    ObjectReceived,
     PublishNamespaceReceived,
     PublishReceived,
     RequestCancelled,
@@ -295,24 +296,33 @@ class Connection(Requester):
             self._outbox_empty.set()
 
     def _apply(self, actions: Sequence[Action]) -> None:
-        transport = self._transport
+        write = self._transport.write
         for action in actions:
-            match action:
-                case SendStream(stream_id, data, fin):
-                    self._bytes_out += len(data)
-                    transport.write(stream_id, data, fin=fin)
-                case SetPriority(stream_id, priority):
-                    transport.set_priority(stream_id, priority)
-                case ResetStream(stream_id, code):
-                    transport.reset(stream_id, code)
-                case StopSending(stream_id, code):
-                    transport.stop_sending(stream_id, code)
-                case SendDatagram(data):
-                    transport.send_datagram(data)
-                case CloseSession(code, reason):
-                    transport.close(code, reason)
-                case _:
-                    assert_never(action)
+            # Nearly all are of this kind, and a class pattern for it takes three times as long.
+            if isinstance(action, SendStream):
+                stream_id, data, fin = action
+                self._bytes_out += len(data)
+                write(stream_id, data, fin=fin)
+            else:
+                self._command(action)
+
+    def _command(
+        self, action: SetPriority | ResetStream | StopSending | SendDatagram | CloseSession
+    ) -> None:
+        transport = self._transport
+        match action:
+            case SetPriority(stream_id, priority):
+                transport.set_priority(stream_id, priority)
+            case ResetStream(stream_id, code):
+                transport.reset(stream_id, code)
+            case StopSending(stream_id, code):
+                transport.stop_sending(stream_id, code)
+            case SendDatagram(data):
+                transport.send_datagram(data)
+            case CloseSession(code, reason):
+                transport.close(code, reason)
+            case _:
+                assert_never(action)
 
     def _flush(self) -> None:
         """Apply what the session wants done, and see that the peer takes it."""
@@ -370,6 +380,10 @@ class Connection(Requester):
     def _dispatch(self, event: Event) -> None:
         if self._is_debug:
             _logger.debug("event %s", event, extra={"session": self.peer})
+        if isinstance(event, ObjectReceived):
+            # By far the most frequent: it answers nothing and ends nothing.
+            (self._by_request.get(event.request_id) or self._offer)(event)
+            return
         if isinstance(event, SessionClosed):
             self._end(event)
             return

@@ -85,7 +85,13 @@ class _Library(QuicLibrary):
         self._quic = quic
 
     def push(self, stream_id: int, data: bytes, *, fin: bool) -> bool:
-        return self._taken(lambda: self._quic.send_stream_data(stream_id, data, fin))
+        try:
+            self._quic.send_stream_data(stream_id, data, fin)
+        except (BufferError, MemoryError):
+            return False
+        except ConnectionError:
+            pass
+        return True
 
     def used(self, stream_id: int) -> int:
         return self._quic.tx_data_ring_used(stream_id)

@@ -157,10 +157,11 @@ class QuicTransport(Transport):
 
     def write(self, stream_id: int, data: bytes, *, fin: bool = False) -> None:
         """Queue bytes on a stream."""
-        if self._is_open:
-            if not self._queue.queued_bytes:
+        if self._closing is None and not self._over:
+            queue = self._queue
+            if not queue.queued_bytes:
                 self._progress_at = self._loop.time()
-            self._queue.append(stream_id, data, fin=fin)
+            queue.append(stream_id, data, fin=fin)
             if fin and is_unidirectional(stream_id):
                 self._finished.add(stream_id)
             # Not only above the low-water mark: the rings empty while the writer fills them, so

@@ -19,10 +19,11 @@ __all__ = ("PIECE_BYTES", "SendQueue", "SendRings")
 
 #: Size of the pieces of a write that does not fit as a whole.
 PIECE_BYTES: Final = 256 * 1024
-#: Writes that are smaller may be joined: a copy of this size takes as long as a hand-over.
-_JOIN_BELOW: Final = 64 * 1024
-#: Most bytes of joined writes; larger blocks come fresh from the system, page by page.
-_JOINED_BYTES: Final = 120 * 1024
+#: Writes that are smaller are joined. A hand-over costs about a microsecond and the library is
+#: woken once for many of them, so a copy of more bytes costs more than it saves.
+_JOIN_BELOW: Final = 16 * 1024
+#: Most bytes of joined writes.
+_JOINED_BYTES: Final = 64 * 1024
 
 
 class SendRings(Protocol):
@@ -125,31 +126,38 @@ class SendQueue:
         used = self._rings.used(stream_id)
         self.queued_bytes -= stream.ring_bytes - used
         stream.ring_bytes = used
-        while stream.writes:
-            piece, completed = self._next_piece(stream)
-            fin = completed > 0 and stream.writes[completed - 1][1]
-            if piece is None or not self._rings.push(stream_id, piece, fin=fin):
+        writes, push = stream.writes, self._rings.push
+        while writes:
+            data, fin = writes[0]
+            if _JOIN_BELOW <= len(data) <= self._limit - stream.ring_bytes and not stream.offset:
+                piece, completed = data, 1
+            else:
+                piece, completed = self._next_piece(stream)
+                fin = completed > 0 and writes[completed - 1][1]
+            if piece is None or not push(stream_id, piece, fin=fin):
                 return
             stream.ring_bytes += len(piece)
             stream.offset = 0 if completed else stream.offset + len(piece)
             for _ in range(completed):
-                stream.writes.popleft()
+                writes.popleft()
 
     def _next_piece(self, stream: _Stream) -> tuple[bytes | None, int]:
         """Return what the ring has room for next, and how many writes that completes."""
         room = self._limit - stream.ring_bytes
-        data, offset = stream.writes[0][0], stream.offset
+        writes, offset = stream.writes, stream.offset
+        data = writes[0][0]
         left = len(data) - offset
         if left > room:
             piece = data[offset : offset + self._piece_bytes]
             return (piece, 0) if len(piece) <= room else (None, 0)
         if offset:
             return data[offset:], 1
+        if len(writes) == 1 or len(writes[1][0]) >= _JOIN_BELOW:
+            return data, 1
         parts = [data]
-        if left < _JOIN_BELOW:
-            for more, _ in islice(stream.writes, 1, None):
-                left += len(more)
-                if len(more) >= _JOIN_BELOW or left > min(room, _JOINED_BYTES):
-                    break
-                parts.append(more)
-        return data if len(parts) == 1 else b"".join(parts), len(parts)
+        for more, _ in islice(writes, 1, None):
+            left += len(more)
+            if len(more) >= _JOIN_BELOW or left > min(room, _JOINED_BYTES):
+                break
+            parts.append(more)
+        return b"".join(parts), len(parts)

@@ -86,9 +86,9 @@ def test_writes_of_a_stream_keep_their_order_behind_one_that_waits():
 def test_small_writes_of_a_stream_are_joined():
     rings = Rings()
     queue = SendQueue(rings, stream_bytes=4 * PIECE_BYTES)
-    small = bytes(40 * 1024)
+    small = bytes(7 * 1024)
 
-    for _ in range(7):
+    for _ in range(12):
         queue.append(2, small, fin=False)
     queue.append(2, b"", fin=True)
     queue.append(6, b"header", fin=False)
@@ -96,12 +96,25 @@ def test_small_writes_of_a_stream_are_joined():
     queue.flush()
 
     assert [(stream_id, len(data), fin) for stream_id, data, fin in rings.pushed] == [
-        (2, 3 * len(small), False),
-        (2, 3 * len(small), False),
-        (2, len(small), True),
+        (2, 9 * len(small), False),
+        (2, 3 * len(small), True),
         (6, 6, False),
         (6, PIECE_BYTES, True),
     ]
+
+
+def test_write_that_is_no_longer_small_is_handed_over_uncopied():
+    rings = Rings()
+    queue = SendQueue(rings, stream_bytes=4 * PIECE_BYTES)
+    payloads = [bytes([n]) * (32 * 1024) for n in range(3)]
+
+    for payload in payloads:
+        queue.append(2, b"header", fin=False)
+        queue.append(2, payload, fin=False)
+    queue.flush()
+
+    assert all(rings.pushed[2 * n + 1][1] is payload for n, payload in enumerate(payloads))
+    assert [data for _, data, _ in rings.pushed[::2]] == [b"header"] * 3
 
 
 def test_joined_writes_stay_below_the_limit_of_the_ring():

@@ -7,7 +7,7 @@ is handed on as the very `bytes` that the caller gave and is never joined to a h
 """
 
 from dataclasses import dataclass
-from typing import NewType
+from typing import NamedTuple, NewType
 
 __all__ = (
     "Action",
@@ -27,9 +27,11 @@ TrackAlias = NewType("TrackAlias", int)
 StreamId = NewType("StreamId", int)
 
 
-@dataclass(frozen=True, slots=True)
-class SendStream:
-    """Append `data` to a stream, and end our direction of it after that if `fin`."""
+class SendStream(NamedTuple):
+    """Append `data` to a stream, and end our direction of it after that if `fin`.
+
+    There are two for each Object, and a tuple is made in half the time of a frozen dataclass.
+    """
 
     stream_id: StreamId
     data: bytes

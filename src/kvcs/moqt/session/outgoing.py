@@ -105,13 +105,14 @@ class OutgoingStreams:
 
     def send_object(self, stream_id: StreamId, obj: Object) -> None:
         """Write an Object: its header and its payload, as two actions."""
-        stream = self._find(stream_id)
+        stream = self._streams.get(stream_id) or self._find(stream_id)
         if stream is None:
             return
         actions = self._context.actions
         actions.append(SendStream(stream_id, stream.writer.object_header(obj)))
-        if obj.payload:
-            actions.append(SendStream(stream_id, obj.payload))
+        payload = obj.payload
+        if payload:
+            actions.append(SendStream(stream_id, payload))
 
     def send_marker(self, stream_id: StreamId, marker: RangeMarker, location: Location) -> None:
         """Write an End of Range record on a fetch stream."""

@@ -170,19 +170,24 @@ class FetchDelivery:
             return 0
         opened = self.stream_id is None
         stream_id = self._open(session, now) if self.stream_id is None else self.stream_id
-        self._advance(now)
-        size_bytes = self._send_records(session, stream_id, now)
         obj = self._next
+        size_bytes = 0
+        if obj is None:
+            self._advance(now)
+            size_bytes = self._send_records(session, stream_id, now)
+            obj = self._next
         # The first step only looks: the rank of the first Object is not known before it.
         if obj is not None and not opened:
             session.send_object(stream_id, obj, now=now)
             size_bytes += len(obj.payload) + _RECORD_BYTES
-            self._next = None
             self._place += 1
-            self._advance(now)
-            size_bytes += self._send_records(session, stream_id, now)
-        if self._next is not None:
-            self._rank_next(session, stream_id, self._next, now)
+            self._next = self._adjacent(obj, now)
+            if self._next is None:
+                self._advance(now)
+                size_bytes += self._send_records(session, stream_id, now)
+        following = self._next
+        if following is not None:
+            self._rank_next(session, stream_id, following, now)
             return size_bytes or 1
         if self._place > self._last_place:
             session.finish_stream(stream_id, now=now)
@@ -190,6 +195,17 @@ class FetchDelivery:
         return size_bytes
 
     # Walking.
+
+    def _adjacent(self, obj: Object, now: float) -> Object | None:
+        """Return the Object to send right after `obj`: mostly it is the next one of the Group."""
+        group_id, object_id = obj.group_id, obj.object_id + 1
+        end = self._range_end
+        if object_id > end.object_id and group_id == end.group_id:
+            return None
+        following = self._store.held(group_id, object_id, now=now)
+        if following is None or following.status or not self.terms.admits(following):
+            return None
+        return following
 
     def _advance(self, now: float) -> None:
         """Go on to the next Object to send, or to a run that must be waited for."""
