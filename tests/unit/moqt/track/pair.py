@@ -133,7 +133,7 @@ class Site:
     # The way between.
 
     def settle(self, *, room=PLENTY):
-        """Carry everything to and fro until nothing moves; send `room` octets at most."""
+        """Carry everything both ways until nothing moves; send `room` octets at most."""
         while True:
             room -= self.outbox.send(self.publisher, room=room, now=self.now) if room > 0 else 0
             moved = self._carry(self.subscriber, self.publisher)
