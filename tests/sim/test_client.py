@@ -255,6 +255,29 @@ def test_one_layer_can_be_awaited_out_of_order(world):
     run(scenario())
 
 
+def test_timeout_of_a_search_includes_the_ranking(world):
+    async def scenario():
+        here = world(profile=LinkProfile(delay=0.3))
+        async with (
+            here.publisher() as publisher,
+            publisher.publication(here.tokens) as one,
+            publisher.publication(here.tokens) as other,
+            here.consumer() as consumer,
+        ):
+            for publication in (one, other):
+                await publication.add_segment()
+            loop = asyncio.get_running_loop()
+            started = loop.time()
+            found = await consumer.discover(here.tokens, timeout=1.0)
+            seconds = loop.time() - started
+            return {candidate.name for candidate in found}, {one.name, other.name}, seconds
+
+    found, published, seconds = run(scenario())
+
+    assert found == published
+    assert seconds < 1.01
+
+
 # Chunked prefill.
 
 

@@ -80,15 +80,20 @@ class Consumer:
     ) -> list[Candidate]:
         """Find publications of a prompt, best first.
 
-        All complete-block prefixes are asked for at once; those of the longest one that is
-        known are returned: complete ones first, then those with more completed layers, then
-        those seen first. A long prompt may have more prefixes than can be asked for within
-        `timeout`: what was found until then is returned. Nothing found is an empty list.
+        The complete-block prefixes are asked for longest first, `max_probes` at a time; those
+        of the longest one that is known are returned: complete ones first, then those with
+        more completed layers, then those seen first. Nothing found is an empty list.
+
+        The search ends with the first prefixes that are known. It takes longest when nothing
+        is: `discovery_wait` and a round trip for every `max_probes` blocks, so that 4,096
+        blocks take 64 s with the defaults, and 10 s reach the longest 640 prefixes. When
+        `timeout` passes first, what was found until then is returned, as far ranked as is
+        known. Whoever looks for a short prefix of a long prompt says so with `blocks`.
 
         Args:
             tokens: The prompt.
             blocks: Most blocks to look for; None for all complete ones.
-            timeout: Seconds for the whole search.
+            timeout: Seconds for the whole call, ranking included.
 
         Raises:
             RequestRejected: The peer refused to tell.
@@ -102,15 +107,16 @@ class Consumer:
         prefixes = candidate_prefixes(scope_id, compatibility_id, keys[:longest])
         covered = list(zip(range(longest, 0, -1), prefixes, strict=True))
         search = Discovery(self._connection, covered, self._config)
+        deadline = asyncio.get_running_loop().time() + timeout
         try:
-            async with asyncio.timeout(timeout), self._searching:
+            async with asyncio.timeout_at(deadline), self._searching:
                 found = await search.run()
         except TimeoutError:
             found = search.found
         finally:
             self.ignored_namespaces += search.ignored
         return await self._ranked(
-            [Candidate(name=name, blocks=count, keys=keys) for count, name in found]
+            [Candidate(name=name, blocks=count, keys=keys) for count, name in found], deadline
         )
 
     def candidate(
@@ -201,20 +207,22 @@ class Consumer:
             raise KeyMismatch("the publication is of another model than the consumer's")
         check_anchor(manifest, name, keys)
 
-    async def _ranked(self, candidates: list[Candidate]) -> list[Candidate]:
-        """Order publications of one prefix by how much of them there is."""
+    async def _ranked(self, candidates: list[Candidate], deadline: float) -> list[Candidate]:
+        """Order publications of one prefix by how much of them is known to be there in time."""
         if len(candidates) < 2:
             return candidates
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(self._progress(candidate))
+                group.create_task(self._progress(candidate, deadline))
                 for candidate in candidates[: self._config.max_ranked]
             ]
         progress = {task.result()[0]: task.result()[1:] for task in tasks}
         nothing = (False, -1)
         return sorted(candidates, key=lambda c: progress.get(c.name, nothing), reverse=True)
 
-    async def _progress(self, candidate: Candidate) -> tuple[PublicationName, bool, int]:
+    async def _progress(
+        self, candidate: Candidate, deadline: float
+    ) -> tuple[PublicationName, bool, int]:
         """Return whether a publication is complete, and how many layers are listed."""
         name = candidate.name
         track = ManifestTrack(
@@ -226,7 +234,8 @@ class Consumer:
             on_error=lambda _error, _discards: None,
         )
         try:
-            async with asyncio.timeout(self._config.fill_wait):
+            patience = asyncio.get_running_loop().time() + self._config.fill_wait
+            async with asyncio.timeout_at(min(patience, deadline)):
                 manifest = await track.open()
         except (KvcsError, TimeoutError):
             return name, False, -1

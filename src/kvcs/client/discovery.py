@@ -1,8 +1,9 @@
-"""Finding publications of a prompt: every prefix length is asked for at once.
+"""Finding publications of a prompt: many prefix lengths are asked for at once.
 
 The Anchor Key of a publication is the last Block Key of its segment 0, so a consumer asks
 for the keys of its own prompt, longest first. The protocol has no end of list: a prefix
-counts as unknown when nothing is announced for a while after REQUEST_OK.
+counts as unknown when nothing is announced for a while after REQUEST_OK, and makes room for
+the next one. The search ends as soon as no longer prefix can still be found than the best.
 
 Source:
     KVCS, "Discovering Publications".
