@@ -53,6 +53,7 @@ class Peer:
     """
 
     __slots__ = (
+        "__weakref__",
         "_link",
         "_listeners",
         "busy_until",

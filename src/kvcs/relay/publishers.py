@@ -8,14 +8,16 @@ those that push it. A `Publishers` belongs to one `Supply`, which reports what w
 * one that has no room for another FETCH says so for all Tracks (`Peer.busy_until`). It may
   be asked nevertheless: this is for those who can wait.
 
+What is held against a peer goes with it: a Track may outlive any number of sessions.
+
 Source: MOQT draft 22, Sections 7.6 and 12.1.
 """
 
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary, WeakSet
 
 from kvcs.names import TrackNamespace
 from kvcs.relay.host import Host
-from kvcs.relay.namespaces import PeerId
 from kvcs.relay.peer import Peer
 from kvcs.relay.upstream import UpstreamState, UpstreamSubscription
 
@@ -41,8 +43,8 @@ class Publishers:
         self._namespace = namespace
         self._host = host
         self._subscriptions = subscriptions
-        self._distrusted: set[PeerId] = set()
-        self._stalled_until: dict[PeerId, float] = {}
+        self._distrusted: WeakSet[Peer] = WeakSet()
+        self._stalled_until: WeakKeyDictionary[Peer, float] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
         return f"<Publishers {[peer.id for peer in self.available()]}>"
@@ -53,12 +55,12 @@ class Publishers:
         pushing = [s.peer for s in subscriptions if s.state is UpstreamState.ESTABLISHED]
         advertising = self._host.publishers(self._namespace)
         peers = {peer.id: peer for peer in (*advertising, *pushing) if peer.is_available}
-        return [peer for peer in peers.values() if peer.id not in self._distrusted]
+        return [peer for peer in peers.values() if peer not in self._distrusted]
 
     def for_fetch(self, now: float) -> list[Peer]:
         """Return the peers of which a FETCH may be asked."""
         stalled_until = self._stalled_until
-        return [peer for peer in self.available() if stalled_until.get(peer.id, now) <= now]
+        return [peer for peer in self.available() if stalled_until.get(peer, now) <= now]
 
     def are_busy(self, now: float) -> bool:
         """Tell whether a FETCH has a chance, but not before a publisher serves fewer of them."""
@@ -67,12 +69,12 @@ class Publishers:
 
     def stall(self, peer: Peer, *, until: float) -> None:
         """Ask for no FETCH of `peer` before this time, in monotonic seconds."""
-        self._stalled_until[peer.id] = until
+        self._stalled_until[peer] = until
 
     def distrust(self, peer: Peer) -> None:
         """Ask `peer` nothing more: its Track contradicts itself."""
-        self._distrusted.add(peer.id)
+        self._distrusted.add(peer)
 
     def is_distrusted(self, peer: Peer) -> bool:
         """Tell whether the Track of `peer` contradicts itself."""
-        return peer.id in self._distrusted
+        return peer in self._distrusted

@@ -287,7 +287,8 @@ class Supply:
             "MALFORMED_TRACK %s from session %d: %s",
             self.name,
             peer.id,
-            error,
+            # Text: an error would keep alive what it passed through, as long as the record.
+            str(error),
             extra={"session": peer.id, "track": str(self.name)},
         )
         self.publishers.distrust(peer)

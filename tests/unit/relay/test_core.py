@@ -1,3 +1,5 @@
+import gc
+
 import pytest
 from tests.unit.relay.world import BLOCKS, NAMESPACE, TRACK, block, status, whole
 
@@ -305,6 +307,26 @@ def test_malformed_track_ends_subscriptions_and_is_contained(world):
     assert not publisher.session.is_closed
     publisher.add_groups(0, track=_other("v.raw.s0"))
     assert other.objects(unharmed) == whole(1)
+
+
+def test_what_is_held_against_a_publisher_goes_with_it(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.store()
+    consumer.subscribe()
+    publisher.add_groups(0)
+    (upstream,) = publisher.asked(ev.SubscribeReceived)
+    publishers = world.core._tracks[TRACK].supply.publishers
+    contradict(publisher, upstream.request_id, block(0, 0, size=50))
+    publishers.stall(publisher.peer, until=world.now + 9)
+    assert publishers.is_distrusted(publisher.peer)
+
+    publisher.lose()
+    world.pass_time(60.0)
+    del publisher
+    gc.collect()
+
+    assert not publishers._distrusted
+    assert not publishers._stalled_until
 
 
 def test_malformed_track_resets_fetches_under_way(world):
