@@ -36,7 +36,6 @@ from kvcs.kv.payload import (
 from kvcs.kv.segment import Segment
 from kvcs.moqt.codepoints import ObjectStatus
 from kvcs.moqt.wire.object import Object
-from kvcs.names import Location
 
 __all__ = ("IntakeContext", "TrackIntake")
 
@@ -133,20 +132,16 @@ class TrackIntake:
         """Check one Object; a Normal one that is wanted ends up in the caller's memory."""
         if obj.status is not ObjectStatus.NORMAL or not self._context.placement.is_open:
             return
-        context, location, payload = self._context, obj.location, obj.payload
-        layer_index, block_index = location.group_id, location.object_id
-        context.counters.payload_bytes += len(payload)
+        context, layer_index, block_index = self._context, obj.group_id, obj.object_id
+        size = len(obj.payload)
+        context.counters.payload_bytes += size
         if layer_index >= context.layout.layers or block_index >= self.wanted.blocks:
             context.counters.reject(IntegrityReason.LOCATION)
         elif not self.ledger.is_wanted(layer_index, block_index):
             context.counters.excess += 1
         else:
             self.pending += 1
-            context.verifier.run(
-                partial(self._check, payload, location),
-                partial(self._settle, location, payload),
-                len(payload),
-            )
+            context.verifier.run(partial(self._check, obj), partial(self._settle, obj), size)
 
     def _series_of(self, layer_index: int) -> BlockSeries:
         """Say what the Objects of a layer must be; digests are compared when they are placed."""
@@ -161,11 +156,11 @@ class TrackIntake:
         )
         return BlockSeries(first, self._codec.data_bytes(layout, component, layer_index))
 
-    def _check(self, payload: bytes, location: Location) -> memoryview | DataError:
+    def _check(self, obj: Object) -> memoryview | DataError:
         """Verify and decode; runs anywhere, and reports failure as a value."""
-        layer_index = location.group_id
+        layer_index = obj.group_id
         try:
-            data = self._series[layer_index].verify(payload, location.object_id)
+            data = self._series[layer_index].verify(obj.payload, obj.object_id)
             raw = self._codec.decode(
                 data, self._context.layout, component=self.name.component, layer_index=layer_index
             )
@@ -173,55 +168,54 @@ class TrackIntake:
         except DataError as error:
             return error
 
-    def _settle(self, location: Location, payload: bytes, outcome: memoryview | DataError) -> None:
+    def _settle(self, obj: Object, outcome: memoryview | DataError) -> None:
         """Act on the outcome of a check; runs in the event loop."""
         self.pending -= 1
         if not self._context.placement.is_open:
             return
         if isinstance(outcome, DataError):
-            self._reject(
-                location, outcome.reason if isinstance(outcome, IntegrityError) else "decoding"
-            )
+            self._reject(obj, outcome.reason if isinstance(outcome, IntegrityError) else "decoding")
         else:
-            self._settle_genuine(location, payload[_DIGEST], outcome)
+            self._settle_genuine(obj, outcome)
         if not self.pending:
             self._context.on_settled()
 
-    def _settle_genuine(self, location: Location, digest: bytes, data: memoryview) -> None:
-        layer_index, block_index = location.group_id, location.object_id
+    def _settle_genuine(self, obj: Object, data: memoryview) -> None:
+        layer_index, block_index = obj.group_id, obj.object_id
+        digest = obj.payload[_DIGEST]
         known = self.ledger.digest(layer_index, block_index)
         if known is not None:
-            self._settle_duplicate(location, same=known == digest)
+            self._settle_duplicate(obj, same=known == digest)
             return
         listed = self._listed[layer_index] if layer_index < len(self._listed) else None
         if listed is not None and listed[block_index] != digest:
-            self._reject(location, IntegrityReason.LISTED_DIGEST)
+            self._reject(obj, IntegrityReason.LISTED_DIGEST)
             return
-        self._place(location, data)
+        self._place(obj, data)
         counters = self._context.counters
         counters.verified += 1
         counters.verified_bytes += data.nbytes
         is_whole = self.ledger.accept(layer_index, block_index, digest)
         self._context.on_verified(layer_index, is_whole)
 
-    def _reject(self, location: Location, reason: str) -> None:
+    def _reject(self, obj: Object, reason: str) -> None:
         self._context.counters.reject(reason)
-        blocks = range(location.object_id, location.object_id + 1)
-        self.ledger.mark(location.group_id, blocks, BlockState.REJECTED)
+        blocks = range(obj.object_id, obj.object_id + 1)
+        self.ledger.mark(obj.group_id, blocks, BlockState.REJECTED)
 
-    def _settle_duplicate(self, location: Location, *, same: bool) -> None:
+    def _settle_duplicate(self, obj: Object, *, same: bool) -> None:
         if same:
             self._context.counters.duplicate += 1
             return
-        text = f"track {self.name} has two different Objects at {location}"
+        text = f"track {self.name} has two different Objects at {obj.location}"
         self._context.on_discard(IntegrityError("contradiction", text))
 
-    def _place(self, location: Location, data: memoryview) -> None:
+    def _place(self, obj: Object, data: memoryview) -> None:
         """Copy raw Data of one block to its place; jointly encoded Data is split."""
-        context, layer_index = self._context, location.group_id
+        context, layer_index = self._context, obj.group_id
         component = self.name.component
         parts = (Component.K, Component.V) if component is Component.KV else (component,)
-        block = self.wanted.first_block + location.object_id
+        block = self.wanted.first_block + obj.object_id
         offset = 0
         for part in parts:
             size = context.layout.data_bytes(part, layer_index)

@@ -240,16 +240,26 @@ class Connection(Requester):
     # The crank.
 
     def _receive(self, batch: Sequence[TransportEvent]) -> None:
-        if self._attempt(lambda: self._feed(batch)):
+        # The turn that follows does what a `wake` during the feed would ask for.
+        self._is_turning = True
+        try:
+            is_fed = self._attempt(lambda: self._feed(batch))
+        finally:
+            self._is_turning = False
+        if is_fed:
             self._turn()
 
     def _feed(self, batch: Sequence[TransportEvent]) -> None:
-        session, now = self.session, self.now
+        session = self.session
         for event in batch:
+            now = self.now
             match event:
                 case StreamData(stream_id, data, fin):
                     self._bytes_in += len(data)
                     session.receive_stream(stream_id, data, fin, now=now)
+                    # At once, since a batch may be larger than the processor's caches: Objects
+                    # are read while they are there, and their memory serves the next ones.
+                    self._pass_on()
                 case StreamReset(stream_id, code):
                     session.receive_reset(stream_id, code, now=now)
                 case StopSendingReceived(stream_id, code):
@@ -262,6 +272,15 @@ class Connection(Requester):
                         session.connection_lost(ConnectionLost(code, reason), now=now)
                 case _:
                     assert_never(event)
+
+    def _pass_on(self) -> None:
+        """Give the session's events to whoever listens."""
+        pending = self._pending
+        pending.extend(self.session.take_events())
+        while pending:
+            self._dispatch(pending.popleft())
+            # At once, since an answer can be a thousand times larger than the request.
+            self._flush()
 
     def _turn(self) -> None:
         self._turn_due = False
@@ -276,12 +295,8 @@ class Connection(Requester):
     def _crank(self) -> None:
         """Carry events, bytes and actions until nothing moves any more."""
         session, pending = self.session, self._pending
-        pending.extend(session.take_events())
         while True:
-            while pending:
-                self._dispatch(pending.popleft())
-                # At once, since an answer can be a thousand times larger than the request.
-                self._flush()
+            self._pass_on()
             if not session.is_closed:
                 self._fill()
             self._flush()
