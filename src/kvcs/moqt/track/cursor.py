@@ -42,6 +42,11 @@ class Cursor:
     asked_through: Location | None = None
     incomplete: bool = False
 
+    @property
+    def has_late(self) -> bool:
+        """Whether late Objects come first, or may."""
+        return bool(self.backlog) or self.late_seen < len(self.subgroup.late)
+
     def next_id(self) -> int | None:
         """Return the Object ID to deal with next, late ones first; None if there is none."""
         late = self.subgroup.late

@@ -116,21 +116,18 @@ class Outbox:
         if not session.is_active(delivery.request_id):
             self.remove(delivery)
             return 0
-        sent = 0
-        while not self._is_overtaken(delivery):
+        sent, enough, heap = 0, min(room, self._quantum_bytes), self._heap
+        while not (heap and heap[0][0] < delivery.rank()):
             size_bytes = delivery.step(session, now=now)
             if not size_bytes:
                 if delivery.finished:
                     self.remove(delivery)
                 return sent
             sent += size_bytes
-            if sent >= min(room, self._quantum_bytes):
+            if sent >= enough:
                 break
         self._enqueue(delivery)
         return sent
-
-    def _is_overtaken(self, delivery: Delivery) -> bool:
-        return bool(self._heap) and self._heap[0][0] < delivery.rank()
 
     def _enqueue(self, delivery: Delivery) -> None:
         if delivery not in self._deliveries:

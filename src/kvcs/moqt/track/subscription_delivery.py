@@ -325,6 +325,10 @@ class SubscriptionDelivery:
 
     def _serve(self, cursor: Cursor, session: Session, *, now: float) -> int:
         """Send the next Object of a cursor; take it from the queue if there is none."""
+        adjacent = self._adjacent(cursor, now)
+        if adjacent is not None:
+            cursor.last_id = adjacent.object_id
+            return self._send(cursor, adjacent, session, now)
         object_id = cursor.next_id()
         if self._misses(cursor, object_id, now):
             return 0
@@ -350,6 +354,37 @@ class SubscriptionDelivery:
         cursor.is_stray = is_late
         cursor.incomplete |= is_late
         return self._send(cursor, obj, session, now)
+
+    def _adjacent(self, cursor: Cursor, now: float) -> Object | None:
+        """Return the Object right behind the last one if all it needs is to be sent.
+
+        Mostly that is so; where anything is to be decided this returns None.
+        """
+        subgroup = cursor.subgroup
+        if cursor.stream_id is None or cursor.is_stray or cursor.has_late or self._can_be_too_late:
+            return None
+        group_id, object_id = subgroup.group_id, cursor.last_id + 1
+        obj = self._store.held(group_id, object_id, now=now)
+        if obj is None or obj.subgroup_id != subgroup.subgroup_id:
+            return None
+        if obj.properties.raw and not cursor.with_properties:
+            return None
+        if not self._is_inside(group_id, object_id) or not self.terms.admits(obj):
+            return None
+        return obj
+
+    def _is_inside(self, group_id: int, object_id: int) -> bool:
+        """Tell whether a place is in `_range`, without making Locations."""
+        start, end = self._start, self.terms.location_range.end
+        if group_id <= start.group_id and (
+            group_id < start.group_id or object_id < start.object_id
+        ):
+            return False
+        return (
+            end is None
+            or group_id < end.group_id
+            or (group_id == end.group_id and object_id <= end.object_id)
+        )
 
     def _misses(self, cursor: Cursor, object_id: int | None, now: float) -> bool:
         """Deal with a gap before `object_id`; tell whether the cursor cannot go on."""
@@ -411,6 +446,10 @@ class SubscriptionDelivery:
         return previous_id < obj.object_id and self._store.is_next(
             cursor.subgroup, previous_id, obj.object_id, now=now
         )
+
+    @property
+    def _can_be_too_late(self) -> bool:
+        return bool(self._object_timeout or self._subgroup_timeout)
 
     def _timeouts(self) -> tuple[float, float]:
         """Return the effective delivery timeouts of Objects and of Subgroups in seconds."""

@@ -746,3 +746,40 @@ def test_a_range_filter_can_be_taken_back(new_site):
     site.settle()
 
     assert site.received() == ["0/0 0/2"]
+
+
+def test_subgroups_of_one_group_take_turns_and_keep_to_their_streams(new_site):
+    site = new_site()
+    site.subscribe()
+
+    for object_id in range(6):
+        site.add(0, object_id, subgroup_id=object_id // 2 % 2, publisher_priority=1)
+        site.settle()
+
+    assert site.received() == ["0/0 0/1 0/4 0/5", "0/2 0/3"]
+
+
+def test_properties_that_come_later_need_a_stream_with_room_for_them(new_site):
+    site = new_site()
+    site.subscribe()
+    site.add(0, 0, 1)
+    site.settle()
+
+    site.add(0, 2, properties=Properties.of((0x3800, 7)))
+    site.settle()
+
+    assert site.received() == ["0/0 0/1", "0/2"]
+    assert [header.has_properties for header in site.headers.values()] == [False, True]
+
+
+def test_a_start_that_moves_ahead_leaves_out_what_an_open_stream_owed(new_site):
+    site = new_site()
+    request_id = site.subscribe(location_filter=LocationFilter.absolute_start(0, 0))
+    site.add(0, 0)
+    site.settle()
+
+    site.add(0, 1, 2, 3)
+    site.update(request_id, location_filter=LocationFilter.absolute_start(0, 3))
+    site.settle()
+
+    assert " ".join(site.received()) == "0/0 0/3"
