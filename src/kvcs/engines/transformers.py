@@ -343,9 +343,11 @@ def _load_gguf(path: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, Tokeniz
 def _load_directory(path: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, Tokenizer]:
     tokenizer = load_tokenizer(path / "tokenizer.json")
     try:
-        config = AutoConfig.from_pretrained(path, local_files_only=True)
+        config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         _refuse_layers(config)
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, local_files_only=True)
+        model = AutoModelForCausalLM.from_pretrained(
+            path, dtype=dtype, local_files_only=True, trust_remote_code=False
+        )
     except _UNLOADABLE as error:
         reason = str(error).partition("\n")[0]
         raise ConfigError(f"{path}", "a causal model", reason) from error
