@@ -273,6 +273,19 @@ def test_streams_inside_their_header_count(make_subscriber):
     assert peer.session.take_actions() == [StopSending(11, 9)]
 
 
+def test_session_tells_when_bytes_came_on_a_stream_and_on_any(make_subscriber):
+    peer = make_subscriber()
+    peer.now = 3.0
+    peer.say(7, HEADER, record(0, b"abc")[:3])
+    peer.now = 5.0
+    peer.say(11, HEADER)
+    peer.say(11, b"", fin=True)
+
+    assert peer.session.received_at(7) == 3.0
+    assert peer.session.received_at(11) == 0.0
+    assert peer.session.received_at() == 5.0
+
+
 def test_padding_is_drained_and_dropped(make_subscriber):
     peer = make_subscriber()
 

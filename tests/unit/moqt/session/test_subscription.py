@@ -504,6 +504,19 @@ def test_streams_that_were_not_held_are_remembered_up_to_a_bound(to_client):
     assert [e.stream_id for e in events if isinstance(e, StreamAborted)] == [11, 15]
 
 
+def test_stream_that_was_not_held_of_a_track_that_is_not_taken_is_not_reported(to_client):
+    peer = to_client(max_pending_streams=0)
+    peer.session.subscribe(TRACK, now=0)
+    peer.say(7, bytes.fromhex("50070105"))
+    peer.session.take_actions()
+    assert repr(peer.session._incoming._lost) == "LostStreams(1 streams)"
+
+    (event,) = peer.say(0, SubscribeOk(track_alias=7, properties=Properties.of((0x4000, 1))))
+
+    assert isinstance(event, RequestRejected)
+    assert peer.session.take_actions() == [ResetStream(0, 1), StopSending(0, 1)]
+
+
 def test_fill_that_was_not_held_is_aborted_when_its_order_is_known(to_client):
     peer = to_client(max_pending_streams=0)
     fill = FillParameters(location_filter=LocationFilter.absolute_start(0, 0))
