@@ -3,8 +3,9 @@
 Theory of operation: the library below keeps a ring of bytes per stream and refuses what does
 not fit. `SendQueue` holds the rest, keeps the ring of each stream below a limit, and moves
 bytes when `pump` is called: after each write, and on a timer while something waits. It never
-spins on a full ring: a refused piece waits for the next `pump`. Pieces are whole writes where
-they fit, because every slice is a copy, and `PIECE_BYTES` otherwise.
+spins on a full ring: a refused piece waits for the next `pump`. Every slice is a copy, so a
+write waits for room for all of it, unless it needs more than half of the ring: then it goes in
+pieces of `PIECE_BYTES`.
 
 The same queue runs above the QUIC library and above the in-memory network, so that both show
 the same behaviour.
@@ -54,7 +55,15 @@ class SendQueue:
         queued_bytes: Bytes accepted and not yet seen leaving the rings.
     """
 
-    __slots__ = ("_fresh", "_limit", "_piece_bytes", "_rings", "_streams", "queued_bytes")
+    __slots__ = (
+        "_fresh",
+        "_limit",
+        "_piece_bytes",
+        "_rings",
+        "_streams",
+        "_whole_bytes",
+        "queued_bytes",
+    )
 
     def __init__(self, rings: SendRings, *, stream_bytes: int) -> None:
         """Create an empty queue.
@@ -66,6 +75,8 @@ class SendQueue:
         self._rings = rings
         self._limit = stream_bytes
         self._piece_bytes = min(PIECE_BYTES, stream_bytes)
+        # While such a write waits, the other half of the ring keeps the link busy.
+        self._whole_bytes = stream_bytes // 2
         self._streams: dict[int, _Stream] = {}
         self._fresh: dict[int, _Stream] = {}
         self.queued_bytes = 0
@@ -148,6 +159,8 @@ class SendQueue:
         data = writes[0][0]
         left = len(data) - offset
         if left > room:
+            if not offset and left <= self._whole_bytes:
+                return None, 0
             piece = data[offset : offset + self._piece_bytes]
             return (piece, 0) if len(piece) <= room else (None, 0)
         if offset:

@@ -54,6 +54,22 @@ def test_write_beyond_the_ring_waits_and_goes_in_pieces():
     assert [fin for _, _, fin in rings.pushed] == [False, False, True]
 
 
+def test_write_of_less_than_half_a_ring_waits_until_it_fits_whole():
+    rings = Rings()
+    queue = SendQueue(rings, stream_bytes=4 * PIECE_BYTES)
+    data = bytes(3 * PIECE_BYTES // 2)
+
+    queue.append(2, bytes(3 * PIECE_BYTES), fin=False)
+    queue.append(2, data, fin=True)
+    queue.flush()
+    first = len(rings.pushed)
+    rings.levels[2] = 2 * PIECE_BYTES
+    queue.pump()
+
+    assert first == 1
+    assert rings.pushed[1][1] is data
+
+
 def test_small_ring_makes_small_pieces():
     rings = Rings()
     queue = SendQueue(rings, stream_bytes=10)
