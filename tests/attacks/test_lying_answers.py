@@ -7,7 +7,7 @@ what is missing, or one error; and all genuine bytes, when there is an honest wa
 import asyncio
 
 import pytest
-from tests.attacks.liar import BLOCKS, LAYERS, TRACKS, Copy, K, Liar, LiveLiar, payload, retrieve
+from tests.attacks.liar import BLOCKS, LAYERS, TRACKS, Copy, K, Liar, LiveLiar, V, payload, retrieve
 
 from kvcs.client import ConsumerConfig, MissingReason
 from kvcs.errors import (
@@ -421,7 +421,7 @@ def test_publication_of_another_model_is_an_error():
 
 
 class Unasked(LiveLiar):
-    """Does something of its own as soon as it is asked for data."""
+    """Does something of its own as soon as it is asked for all data: the values come second."""
 
     def __init__(self, *copies, act):
         super().__init__(*copies)
@@ -429,7 +429,7 @@ class Unasked(LiveLiar):
 
     def answer(self, connection, event, answer):
         super().answer(connection, event, answer)
-        if event.track.name == K:
+        if event.track.name == V:
             self.act(connection, event)
 
 
