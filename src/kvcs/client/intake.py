@@ -54,7 +54,7 @@ class IntakeContext:
         verifier: Where checks run.
         on_verified: Called with the layer, and whether this track now has all of it, after each
             block that was verified and put in place.
-        on_settled: Called when a track has no check pending any more.
+        on_settled: Called when a track that had checks pending has none any more.
         on_discard: Called when the publication contradicts itself.
     """
 
@@ -139,9 +139,13 @@ class TrackIntake:
             context.counters.reject(IntegrityReason.LOCATION)
         elif not self.ledger.is_wanted(layer_index, block_index):
             context.counters.excess += 1
+        elif context.verifier.is_immediate(size):
+            self._settle(obj, self._check(obj))
         else:
             self.pending += 1
-            context.verifier.run(partial(self._check, obj), partial(self._settle, obj), size)
+            context.verifier.run(
+                partial(self._check, obj), partial(self._settle_pending, obj), size
+            )
 
     def _series_of(self, layer_index: int) -> BlockSeries:
         """Say what the Objects of a layer must be; digests are compared when they are placed."""
@@ -168,17 +172,21 @@ class TrackIntake:
         except DataError as error:
             return error
 
+    def _settle_pending(self, obj: Object, outcome: memoryview | DataError) -> None:
+        """Act on the outcome of a check that ran elsewhere, and that others may wait for."""
+        self.pending -= 1
+        self._settle(obj, outcome)
+        if not self.pending:
+            self._context.on_settled()
+
     def _settle(self, obj: Object, outcome: memoryview | DataError) -> None:
         """Act on the outcome of a check; runs in the event loop."""
-        self.pending -= 1
         if not self._context.placement.is_open:
             return
         if isinstance(outcome, DataError):
             self._reject(obj, outcome.reason if isinstance(outcome, IntegrityError) else "decoding")
         else:
             self._settle_genuine(obj, outcome)
-        if not self.pending:
-            self._context.on_settled()
 
     def _settle_genuine(self, obj: Object, data: memoryview) -> None:
         layer_index, block_index = obj.group_id, obj.object_id

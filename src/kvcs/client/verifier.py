@@ -28,16 +28,20 @@ class Verifier:
         self._max_pending_bytes = max_pending_bytes
         self._pending_bytes = 0
 
+    def is_immediate(self, size_bytes: int) -> bool:
+        """Tell whether `run` would check a payload of this size at once, in the loop."""
+        return (
+            self._threshold_bytes is None
+            or size_bytes < self._threshold_bytes
+            or self._pending_bytes + size_bytes > self._max_pending_bytes
+        )
+
     def run[T](self, check: Callable[[], T], done: Callable[[T], None], size_bytes: int) -> None:
         """Run `check` here or in a thread, then `done` with its result in the loop.
 
         `check` reports failures as values: it must not raise.
         """
-        if (
-            self._threshold_bytes is None
-            or size_bytes < self._threshold_bytes
-            or self._pending_bytes + size_bytes > self._max_pending_bytes
-        ):
+        if self.is_immediate(size_bytes):
             done(check())
             return
         self._pending_bytes += size_bytes

@@ -45,7 +45,7 @@ def test_intake_puts_verified_data_in_its_place(sample, desk, intake):
     assert desk.verified == [(1, False)]
     assert desk.counters.verified == 1
     assert desk.counters.verified_bytes == size
-    assert desk.settled == 1
+    assert desk.settled == 0
 
 
 def test_intake_reports_the_block_that_completes_a_layer(sample, desk, intake):
@@ -195,6 +195,9 @@ class SlowVerifier:
     def __init__(self):
         self.done = []
 
+    def is_immediate(self, _):
+        return False
+
     def run(self, check, done, _):
         self.done.append((done, check()))
 
@@ -213,3 +216,19 @@ def test_closed_memory_is_not_written_any_more(sample, desk):
     assert len(slow.done) == 1
     assert not any(bytes(desk.buffers[K, 0]))
     assert (desk.counters.verified, intake.pending) == (0, 0)
+
+
+def test_whoever_waits_for_pending_checks_hears_of_the_last_one(sample, desk):
+    slow = SlowVerifier()
+    context = replace(desk.context, verifier=slow)
+    intake = TrackIntake(context, wanted(), K_TRACK, layers=range(LAYERS), manifest=sample.manifest)
+    intake.receive(sample.obj(K, 0, 0))
+    intake.receive(sample.obj(K, 0, 1))
+
+    seen = []
+    for done, outcome in slow.done:
+        done(outcome)
+        seen.append((intake.pending, desk.settled))
+
+    assert seen == [(1, 0), (0, 1)]
+    assert desk.counters.verified == 2
