@@ -13,6 +13,7 @@ from kvcs.errors import (
     RequestTimedOut,
     TerminationCode,
 )
+from kvcs.moqt.session.actions import SendStream
 from kvcs.moqt.session.events import (
     FetchReceived,
     GoawayReceived,
@@ -35,7 +36,7 @@ from kvcs.moqt.session.session import Session
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.parameters import Parameters
 from kvcs.moqt.wire.subgroup import SubgroupHeader
-from kvcs.names import TrackNamespace
+from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.testing import LinkProfile, MemoryNetwork, run
 from kvcs.transport.interface import Address, ClientTls, Closed, TransportConfig
 
@@ -494,6 +495,42 @@ async def test_one_batch_of_requests_cannot_make_more_than_one_answer_too_many()
     assert "wait for a peer that does not read" in str(error)
     # Some 21,000 octets each.
     assert len(answered) <= 4
+
+
+@scenario
+async def test_what_a_piece_brings_is_passed_on_before_the_next_piece_of_its_batch_is_read():
+    """A batch may be megabytes, and each Object of it a copy."""
+    network, accepted = MemoryNetwork(1), []
+    await network.listen(
+        Address("h", 1), accepted.append, alpn="t", tls=TLS, config=TransportConfig()
+    )
+    carrier = await network.connect("h", 1, alpn="t", tls=ClientTls(), config=TransportConfig())
+    client, server = (Session(side, SessionConfig()) for side in (Side.CLIENT, Side.SERVER))
+    connection, steps = Connection(accepted[0], server), []
+    receive_stream = server.receive_stream
+
+    def read(stream_id, data, fin, *, now):
+        steps.append("read")
+        receive_stream(stream_id, data, fin, now=now)
+
+    server.receive_stream = read
+    connection.listen(lambda event: steps.append(type(event)))
+    connection.start()
+
+    async def send():
+        for action in client.take_actions():
+            if isinstance(action, SendStream):
+                carrier.write(action.stream_id, action.data, fin=action.fin)
+        await asyncio.sleep(1)
+
+    client.start(now=0)
+    await send()
+    steps.clear()
+    for number in range(2):
+        client.subscribe(FullTrackName(NAMESPACE, b"%d" % number), now=0)
+    await send()
+
+    assert steps == ["read", SubscribeReceived] * 2
 
 
 @scenario
