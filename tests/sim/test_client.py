@@ -10,6 +10,7 @@ from kvcs.client import (
     Hold,
     HostMemory,
     MissingReason,
+    Publisher,
     PublisherConfig,
 )
 from kvcs.errors import (
@@ -22,7 +23,7 @@ from kvcs.errors import (
     RequestRejected,
     RequestTimedOut,
 )
-from kvcs.kv import Component
+from kvcs.kv import Component, ScopeKey
 from kvcs.names import TrackNamespace
 from kvcs.testing import LinkProfile, run
 from kvcs.transport.interface import TransportConfig
@@ -976,6 +977,19 @@ def test_publisher_refuses_more_than_the_tokens_have(world):
                     await publication.add_segment(blocks)
             with pytest.raises(LocalProtocolError):
                 _ = publication.name
+
+    run(scenario())
+
+
+def test_second_publisher_on_a_connection_is_refused_at_once(world):
+    async def scenario():
+        here = world()
+        async with here.publisher() as publisher, here.consumer():
+            (serving,) = publisher.servings
+            with pytest.raises(ConfigError, match="for each Publisher"):
+                Publisher(
+                    serving.connection, scope_key=ScopeKey(bytes(32)), descriptor=here.descriptor
+                )
 
     run(scenario())
 

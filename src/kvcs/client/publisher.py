@@ -8,6 +8,7 @@ from kvcs.client.publication import Publication
 from kvcs.client.published import PublishedTrack
 from kvcs.client.serving import Serving
 from kvcs.endpoint.connection import Connection
+from kvcs.errors import ConfigError
 from kvcs.kv.descriptor import Descriptor
 from kvcs.kv.identity import BlockKey, PublicationId, ScopeKey
 from kvcs.kv.layout import Layout
@@ -73,7 +74,14 @@ class Publisher:
             connection: The session; nothing else may answer requests for tracks on it.
             announces: The peer is a relay, to which publications are announced. A consumer
                 that is connected directly asks for them instead.
+
+        Raises:
+            ConfigError: Another publisher serves on this connection: each needs its own, since
+                both would answer every request.
         """
+        if connection.request_owner is not None:
+            raise ConfigError("connection", "a connection for each Publisher", "one that is taken")
+        connection.request_owner = self
         serving = Serving(connection, self, self._config, announces=announces)
         self._servings[connection] = serving
         connection.on_closed(lambda: self._detach(connection))

@@ -99,6 +99,7 @@ class Connection(Requester):
         session: The rules; commands are called here.
         outbox: What is owed to the peer.
         peer: Address of the peer, for people.
+        request_owner: Who answers all requests of the peer, once somebody claims that.
     """
 
     def __init__(
@@ -133,6 +134,7 @@ class Connection(Requester):
         self._is_turning = False
         self._timer: asyncio.TimerHandle | None = None
         self._time_floor = 0.0
+        self.request_owner: object | None = None
         self._is_clean = False
         self._ready = asyncio.Event()
         self._over = asyncio.Event()
