@@ -57,7 +57,21 @@ class _LazyGroup(click.Group):
             formatter.write_dl([(name, place.summary) for name, place in _COMMANDS.items()])
 
 
+def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's
+    if value:
+        click.echo(import_module("kvcs.cli.version").lines()[0])
+        ctx.exit()
+
+
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version of the package; kvcs version shows all.",
+)
 def root() -> None:
     """Publish the KV cache of a language model once, and take it anywhere.
 
@@ -65,8 +79,11 @@ def root() -> None:
     Examples:
       kvcs demo                                       a real cache through a relay, on this machine
       kvcs relay run --dev-cert ./certificate         a relay on 127.0.0.1:4433
-      kvcs publish cache.safetensors --url moqt://127.0.0.1:4433/ --ca certificate/ca.pem
-      kvcs fetch moqt://127.0.0.1:4433/ --like cache.safetensors --ca certificate/ca.pem -o out
+      kvcs scope new scope.key                        the secret that members of a scope share
+      kvcs publish cache.safetensors --url moqt://127.0.0.1:4433/ --ca certificate/ca.pem \\
+          --scope-key-file scope.key
+      kvcs fetch moqt://127.0.0.1:4433/ --like cache.safetensors --ca certificate/ca.pem \\
+          --scope-key-file scope.key -o out.safetensors
     """  # noqa: D301 - click reads the backslash
 
 

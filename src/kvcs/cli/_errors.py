@@ -29,6 +29,7 @@ __all__ = (
     "ExitCode",
     "Incomplete",
     "NotFound",
+    "Unwritable",
     "exit_code",
     "first_cause",
     "hint",
@@ -54,6 +55,10 @@ class ExitCode(IntEnum):
 
 class NotFound(KvcsError):
     """What was asked for is not there."""
+
+
+class Unwritable(ConfigError):
+    """The file to write cannot be written where it was asked for."""
 
 
 class Incomplete(KvcsError):
@@ -107,7 +112,12 @@ _REQUEST_CODES: Final[dict[int, ExitCode]] = {
 
 _HINTS: Final[dict[type[KvcsError], str]] = {
     ConfigError: "See the command's --help.",
-    NotFound: "Check the scope key and the tokens, or wait until the publisher has started.",
+    Unwritable: "Make the folder first, or name a file in another one.",
+    NotFound: (
+        "Check the scope key and the tokens, or wait until the publisher has started. Only a "
+        "prompt that starts with the whole publication finds it: publish a shared prefix as a "
+        "publication of its own."
+    ),
     RequestTimedOut: TIMEOUT_HINT,
     ConnectFailed: "Check that a relay runs there (kvcs relay run), and its certificate (--ca).",
     TransportError: "Check the address, the port and the certificate.",

@@ -69,15 +69,17 @@ class Output:
 
     Args:
         as_json: Print results as JSON, and no tables or progress.
-        color: Allow colours on a terminal.
+        color: Allow colours on a terminal, unless NO_COLOR is set.
         quiet: Print nothing but results and errors.
     """
 
     def __init__(self, *, as_json: bool, color: bool, quiet: bool) -> None:
         self.as_json = as_json
         self.quiet = quiet
-        self._out = Console(no_color=not color, highlight=False)
-        self._err = Console(stderr=True, no_color=not color, highlight=False)
+        # None leaves it to NO_COLOR, which False would override.
+        no_color = None if color else True
+        self._out = Console(no_color=no_color, highlight=False)
+        self._err = Console(stderr=True, no_color=no_color, highlight=False)
 
     @property
     def interactive(self) -> bool:

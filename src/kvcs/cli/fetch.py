@@ -1,6 +1,7 @@
 """``kvcs fetch``: take a KV cache, or a part of one, into a file."""
 
 import asyncio
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import click
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
 
 from kvcs.cli._connection import connect_config
-from kvcs.cli._errors import ExitCode, Incomplete, NotFound, exit_code
+from kvcs.cli._errors import ExitCode, Incomplete, NotFound, Unwritable, exit_code
 from kvcs.cli._options import (
     INPUT_FILE,
     OUTPUT_FILE,
@@ -109,7 +110,7 @@ def fetch(output: Output, **settings: Any) -> None:
 
     \b
     Examples:
-      kvcs fetch moqt://127.0.0.1:4433/ --like cache.safetensors --ca ca.pem \\
+      kvcs fetch moqt://127.0.0.1:4433/ --like cache.safetensors --ca certificate/ca.pem \\
           --scope-key-file scope.key --layers 0-14 --blocks 2 -o part.safetensors
     """  # noqa: D301 - click reads the backslash
     relay = RelaySettings(
@@ -134,10 +135,20 @@ def _wanted(settings: dict[str, Any], name: PublicationName | None) -> _Wanted:
         raise ConfigError(
             "what to fetch", "--like FILE, --tokens FILE with --compat FILE, or #kvcs: in the URL"
         )
-    if settings["destination"] is not None and not asked:
+    if settings["destination"] is not None:
+        _check_destination(settings["destination"], asked)
+    return _Wanted(tokens=asked, descriptor=descriptor, **settings)
+
+
+def _check_destination(destination: Path, tokens: Sequence[int]) -> None:
+    """Refuse what could not be written, before anything is fetched for it."""
+    if not tokens:
         expected = "--tokens or --like beside it: a cache file holds tokens, a publication does not"
         raise ConfigError("--output", expected)
-    return _Wanted(tokens=asked, descriptor=descriptor, **settings)
+    # The slash at the end asks for a folder.
+    if not os.access(f"{destination.parent}/", os.W_OK | os.X_OK):
+        expected = "a file in a folder that exists and can be written"
+        raise Unwritable("--output", expected, str(destination))
 
 
 async def _fetch(

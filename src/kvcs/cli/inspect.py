@@ -9,6 +9,7 @@ import click
 from kvcs.cli._connection import connect_config
 from kvcs.cli._errors import NotFound
 from kvcs.cli._options import (
+    INPUT_FILE,
     Command,
     RelaySettings,
     connection_options,
@@ -36,8 +37,15 @@ __all__ = ("inspect",)
 _SCHEME: Final = "moqt:"
 
 
+def _convert_target(ctx: click.Context, parameter: click.Parameter, value: str) -> str | Path:
+    """Return a URL as it is, and anything else as the file that it must be."""
+    if value.startswith(_SCHEME):
+        return value
+    return Path(INPUT_FILE.convert(value, parameter, ctx))
+
+
 @click.command(cls=Command)
-@click.argument("target", metavar="FILE|URL")
+@click.argument("target", metavar="FILE|URL", callback=_convert_target)
 @scope_key_option(required=False)
 @option(
     "--wait",
@@ -47,7 +55,7 @@ _SCHEME: Final = "moqt:"
 )
 @connection_options
 @pass_output
-def inspect(output: Output, target: str, **settings: Any) -> None:
+def inspect(output: Output, target: str | Path, **settings: Any) -> None:
     """Show a cache file, or the publications of a scope at a relay.
 
     A file is shown with its descriptor, tokens and blocks, and with its identifiers when the
@@ -57,12 +65,13 @@ def inspect(output: Output, target: str, **settings: Any) -> None:
     \b
     Examples:
       kvcs inspect cache.safetensors --scope-key-file scope.key
-      kvcs inspect moqt://127.0.0.1:4433/ --ca ca.pem --scope-key-file scope.key --json
+      kvcs inspect moqt://127.0.0.1:4433/ --ca certificate/ca.pem \\
+          --scope-key-file scope.key --json
     """  # noqa: D301 - click reads the backslash
     path = settings.pop("scope_key_file")
     scope_key = None if path is None else load_scope_key(path)
-    if not target.startswith(_SCHEME):
-        _show_file(output, Path(target), scope_key)
+    if isinstance(target, Path):
+        _show_file(output, target, scope_key)
         return
     if scope_key is None:
         raise ConfigError("--scope-key-file", "the key of the scope whose publications to show")
@@ -106,12 +115,18 @@ def _ids(cache: CacheFile, scope_key: ScopeKey) -> dict[str, Any]:
     }
 
 
+def _blocks(cache: CacheFile) -> str:
+    block_tokens = cache.descriptor.block_tokens
+    tokens = cache.blocks * block_tokens
+    return f"{cache.blocks} blocks of {block_tokens} tokens ({tokens} tokens)"
+
+
 def _print_file(output: Output, described: dict[str, Any], cache: CacheFile) -> None:
     descriptor = cache.descriptor
     lines = [
         f"file             {described['file']}",
         f"layers           {described['layers']} of {descriptor.layers}",
-        f"blocks           {cache.blocks} of {descriptor.block_tokens} tokens",
+        f"blocks           {_blocks(cache)}",
         f"size             {format_bytes(described['bytes'])} of keys and values",
         "descriptor",
     ]

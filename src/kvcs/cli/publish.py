@@ -68,7 +68,7 @@ def publish(output: Output, file: Path, **settings: Any) -> int:
 
     \b
     Examples:
-      kvcs publish cache.safetensors --url moqt://127.0.0.1:4433/ --ca ca.pem \\
+      kvcs publish cache.safetensors --url moqt://127.0.0.1:4433/ --ca certificate/ca.pem \\
           --scope-key-file scope.key --exit-when-delivered
     """  # noqa: D301 - click reads the backslash
     relay = RelaySettings(

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kvcs.cli.demo.messages import RelayCounters, Retrieved
+from kvcs.cli.demo.messages import Compared, RelayCounters, Retrieved
 from kvcs.cli.demo.portion import Portion
 from kvcs.cli.demo.scenario import DemoResult, Scenario
 
@@ -13,7 +13,7 @@ from kvcs.cli.demo.scenario import DemoResult, Scenario
 def perform(monkeypatch, kvcs_run):
     """Run the command with a scenario that ends as told."""
 
-    def run(*arguments, equal, succeeded):
+    def run(*arguments, equal, succeeded, compared=None):
         retrieved = Retrieved(
             complete=succeeded,
             verified=3,
@@ -28,7 +28,7 @@ def perform(monkeypatch, kvcs_run):
             blocks=1,
         )
         result = DemoResult(
-            portions=[Portion("live", retrieved=retrieved, is_equal=equal)],
+            portions=[Portion("live", retrieved=retrieved, compared=compared, is_equal=equal)],
             relay=RelayCounters(bytes_in=1, bytes_out=2, upstream_subscriptions=3),
             equal=equal,
             succeeded=succeeded,
@@ -72,6 +72,24 @@ def test_anything_missing_or_different_is_code_7_and_still_reported(perform, equ
 
     assert code == 7
     assert json.loads(out)["equal"] is equal
+
+
+@pytest.mark.parametrize(
+    ("compared", "words"),
+    [
+        (None, "every byte is the same; there was no model, so no token was decoded"),
+        (
+            Compared(is_equal=True, time_to_first_token=0.1, tokens=8),
+            "every byte and every token is the same",
+        ),
+    ],
+    ids=["file", "model"],
+)
+def test_people_are_told_what_was_compared(perform, compared, words):
+    code, out, _ = perform(equal=True, succeeded=True, compared=compared)
+
+    assert code == 0
+    assert out.splitlines()[-1] == words
 
 
 def test_people_are_told_that_it_failed(perform):

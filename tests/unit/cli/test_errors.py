@@ -9,6 +9,7 @@ from kvcs.cli._errors import (
     ExitCode,
     Incomplete,
     NotFound,
+    Unwritable,
     exit_code,
     first_cause,
     hint,
@@ -40,6 +41,7 @@ from kvcs.errors import (
     [
         (KvcsError("x"), ExitCode.FAILED),
         (ConfigError("key", "a value"), ExitCode.USAGE),
+        (Unwritable("--output", "a file"), ExitCode.USAGE),
         (NotFound("x"), ExitCode.NOT_FOUND),
         (Incomplete("x", ExitCode.TIMEOUT, "y"), ExitCode.TIMEOUT),
         (RequestRejected(RequestErrorCode.DOES_NOT_EXIST, ""), ExitCode.NOT_FOUND),
@@ -85,6 +87,8 @@ def test_every_error_class_finds_a_code():
     [
         (ConfigError("key", "a value"), "--help"),
         (NotFound("x"), "scope key"),
+        (NotFound("x"), "starts with the whole publication"),
+        (Unwritable("--output", "a file"), "Make the folder first"),
         (Incomplete("x", ExitCode.TIMEOUT, "wait"), "wait"),
         (RequestRejected(RequestErrorCode.UNAUTHORIZED, ""), "operator"),
         (RequestTimedOut("x"), TIMEOUT_HINT),

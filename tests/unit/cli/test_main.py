@@ -1,6 +1,7 @@
 """What a person sees: results on standard output, one sentence and one hint for every failure."""
 
 import json
+import os
 import stat
 
 import pytest
@@ -20,6 +21,15 @@ def test_help_starts_with_examples_and_lists_the_commands(kvcs_run):
 
 def test_version_names_package_draft_and_library(kvcs_json):
     assert kvcs_json("version").keys() == {"kvcs", "moqt", "kvcs_namespace", "aiopquic"}
+
+
+def test_version_option_is_the_first_line_of_the_command(kvcs_run):
+    code, out, _ = kvcs_run("--version")
+    _, whole, _ = kvcs_run("version")
+
+    assert code == 0
+    assert out.splitlines() == whole.splitlines()[:1]
+    assert out.startswith("kvcs ")
 
 
 def test_new_scope_key_is_private_and_has_the_shown_scope_id(kvcs_json, tmp_path):
@@ -50,7 +60,7 @@ def test_file_is_inspected_without_a_key(kvcs_run):
     code, out, _ = kvcs_run("inspect", SAMPLE_CACHE)
 
     assert code == 0
-    assert "blocks           4 of 64 tokens" in out
+    assert "blocks           4 blocks of 64 tokens (256 tokens)" in out
     assert "Scope ID" not in out
 
 
@@ -58,7 +68,28 @@ FAILURES = {
     "unknown command": (["fly"], 2, "fly"),
     "unknown option": (["demo", "--fly"], 2, "--fly"),
     "a file that is none": (["inspect", "BAD"], 7, "not a KV cache"),
-    "a file that is not there": (["inspect", "nothing"], 7, "cannot be read"),
+    "a file that is not there": (["inspect", "nothing"], 2, "does not exist"),
+    "a file that is not there to publish": (
+        ["publish", "nothing", "--url", "moqt://x/", "KEY"],
+        2,
+        "does not exist",
+    ),
+    "a file that is not there to fetch the like of": (
+        ["fetch", "moqt://x/", "--like", "nothing", "KEY"],
+        2,
+        "does not exist",
+    ),
+    "a folder to inspect": (["inspect", "."], 2, "is a directory"),
+    "an output in a folder that is not there": (
+        ["fetch", "moqt://x/", "--like", "SAMPLE", "-o", "nowhere/out", "KEY"],
+        2,
+        "--output",
+    ),
+    "an output in a folder that is a file": (
+        ["fetch", "moqt://x/", "--like", "SAMPLE", "-o", "bad/out", "KEY"],
+        2,
+        "--output",
+    ),
     "a key file that is none": (["inspect", "SAMPLE", "--scope-key-file", "BAD"], 2, "scope key"),
     "a key file that is not there": (
         ["inspect", "SAMPLE", "--scope-key-file", "nothing"],
@@ -153,10 +184,37 @@ def test_failure_is_one_sentence_and_one_hint(kvcs_run, tmp_path, monkeypatch, n
     assert len(err.splitlines()) == 2
 
 
-def test_debug_variable_shows_where_it_happened(kvcs_run, monkeypatch):
-    monkeypatch.setenv("KVCS_DEBUG", "1")
+@pytest.mark.parametrize("place", ["nowhere", "locked"])
+def test_output_that_cannot_be_written_is_refused_before_connecting(
+    kvcs_run, tmp_path, monkeypatch, place
+):
+    really = os.access
 
-    code, _, err = kvcs_run("inspect", "nothing")
+    def access(path, mode):
+        return str(path) != f"{tmp_path}/locked/" and really(path, mode)
+
+    def fail(*_, **__):
+        raise AssertionError("connected")
+
+    (tmp_path / "locked").mkdir()
+    (tmp_path / "key").write_text("cd" * 32)
+    # Whoever runs the tests may be allowed to write everywhere.
+    monkeypatch.setattr("kvcs.cli.fetch.os.access", access)
+    monkeypatch.setattr("kvcs.cli.fetch.connect", fail)
+    options = ("--like", SAMPLE_CACHE, "--scope-key-file", tmp_path / "key")
+
+    code, _, err = kvcs_run("fetch", "moqt://x/", *options, "-o", tmp_path / place / "out")
+
+    assert code == 2
+    assert "a folder that exists and can be written" in err
+    assert "Make the folder first" in err
+
+
+def test_debug_variable_shows_where_it_happened(kvcs_run, monkeypatch, tmp_path):
+    monkeypatch.setenv("KVCS_DEBUG", "1")
+    (tmp_path / "bad").write_bytes(b"bad")
+
+    code, _, err = kvcs_run("inspect", tmp_path / "bad")
 
     assert code == 7
     assert "Traceback" in err
@@ -168,7 +226,7 @@ def test_bug_is_one_sentence_too(kvcs_run, monkeypatch):
 
     monkeypatch.setattr("kvcs.cli.inspect.load_cache", fail)
 
-    code, _, err = kvcs_run("inspect", "nothing")
+    code, _, err = kvcs_run("inspect", SAMPLE_CACHE)
 
     assert code == 1
     assert "unexpected ZeroDivisionError: no" in err
@@ -186,7 +244,7 @@ def test_ends_that_are_no_error_of_ours_have_their_codes(kvcs_run, monkeypatch, 
 
     monkeypatch.setattr("kvcs.cli.inspect.load_cache", fail)
 
-    code, _, err = kvcs_run("inspect", "nothing")
+    code, _, err = kvcs_run("inspect", SAMPLE_CACHE)
 
     assert code == expected
     assert "Traceback" not in err
@@ -196,4 +254,4 @@ def test_main_exits_with_the_code():
     with pytest.raises(SystemExit) as stopped:
         kvcs.cli.main(["inspect", "nothing"])
 
-    assert stopped.value.code == 7
+    assert stopped.value.code == 2

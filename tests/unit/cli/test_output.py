@@ -1,0 +1,48 @@
+"""Colours appear on a terminal only, and only where nobody forbids them."""
+
+import io
+import re
+
+import pytest
+
+from kvcs.cli._output import Output
+from kvcs.cli.demo.board import Board
+from kvcs.cli.demo.messages import LayerPassed
+
+COLOR = re.compile(r"\x1b\[(?:\d+;)*(?:3|4|9|10)\d")
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def draw_progress(output):
+    with output.progress() as progress:
+        progress.advance(progress.add_task("fetching", total=2))
+        progress.refresh()
+
+
+def draw_board(output):
+    with Board(output) as board:
+        board.open(layers=2)
+        board.publish_layer(LayerPassed(layer_index=0, digests=[], size_bytes=1, seconds=1.0))
+
+
+@pytest.mark.parametrize("draw", [draw_progress, draw_board])
+@pytest.mark.parametrize(
+    ("variable", "color", "expected"),
+    [("", True, True), ("1", True, False), ("", False, False), ("1", False, False)],
+)
+def test_live_displays_are_colored_unless_forbidden(monkeypatch, draw, variable, color, expected):
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name in ("COLORTERM", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NO_COLOR", variable)
+
+    draw(Output(as_json=False, color=color, quiet=False))
+
+    assert terminal.getvalue()
+    assert bool(COLOR.search(terminal.getvalue())) is expected
