@@ -52,7 +52,17 @@ _ATTRIBUTES: Final = (*_REQUIRED, "adapter_sha256", *_UNIFORM, *_PER_LAYER)
 
 
 class Dtype(StrEnum):
-    """Exact encoding of one element; the variants of float8 are not interchangeable."""
+    """Exact encoding of one element; the variants of float8 are not interchangeable.
+
+    Attributes:
+        FLOAT16: IEEE 754 half precision, 2 octets.
+        BFLOAT16: The upper half of a float32, 2 octets.
+        FLOAT32: IEEE 754 single precision, 4 octets.
+        FLOAT8_E4M3FN: 4 bits of exponent, 3 of mantissa; no infinities.
+        FLOAT8_E4M3FNUZ: Likewise, with another bias and without negative zero.
+        FLOAT8_E5M2: 5 bits of exponent, 2 of mantissa; has infinities.
+        FLOAT8_E5M2FNUZ: Likewise, with another bias, without infinities and negative zero.
+    """
 
     FLOAT16 = "float16"
     BFLOAT16 = "bfloat16"
@@ -88,7 +98,7 @@ class Descriptor:
     Attributes:
         layers: Number of layers, L.
         block_tokens: Tokens of one block.
-        dtype: Encoding of the elements.
+        dtype: Encoding of the elements; its name is taken too.
         position: How positions are encoded, for example ``"rope-applied"``.
         weights_sha256: Digest of the weights, 64 lower-case hex digits.
         tokenizer_sha256: Digest of the tokenizer, likewise.
@@ -102,6 +112,7 @@ class Descriptor:
 
     Raises:
         DataError: A member is missing, out of range or of a type that has no canonical form.
+        UnsupportedEncoding: ``dtype`` is none of `Dtype`.
     """
 
     layers: int
@@ -119,6 +130,7 @@ class Descriptor:
     extra: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", _parse_dtype(self.dtype))
         _check_count("layers", self.layers, MAX_LAYERS)
         _check_count("block_tokens", self.block_tokens, MAX_DIMENSION)
         _check_text("position", self.position)
@@ -156,7 +168,6 @@ class Descriptor:
         """
         _check_members(members)
         known: dict[str, Any] = {name: members[name] for name in _ATTRIBUTES if name in members}
-        known["dtype"] = _parse_dtype(members["dtype"])
         for name in _PER_LAYER:
             if isinstance(known.get(name), list):
                 known[name] = tuple(known[name])

@@ -61,6 +61,19 @@ def test_unknown_members_are_kept_and_hashed(descriptor):
     assert Descriptor.decode(parsed.canonical()) == parsed
 
 
+def test_a_dtype_given_by_its_name_is_the_dtype(descriptor):
+    named = replace(descriptor, dtype="float16")
+
+    assert named.dtype is Dtype.FLOAT16
+    assert named == replace(descriptor, dtype=Dtype.FLOAT16)
+
+
+@pytest.mark.parametrize("dtype", ["floaty", None, 16, []])
+def test_an_unknown_dtype_is_refused_with_the_known_ones(dtype, descriptor):
+    with pytest.raises(UnsupportedEncoding, match=r"member dtype must be one of float16, .*e5m2"):
+        replace(descriptor, dtype=dtype)
+
+
 @pytest.mark.parametrize(
     ("dtype", "itemsize"),
     [
