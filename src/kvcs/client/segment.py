@@ -58,7 +58,7 @@ class PublishedSegment:
             v: Values, likewise.
 
         Raises:
-            LayoutMismatch: A tensor has another size or shape.
+            LayoutMismatch: A tensor is no buffer, or has another size or shape.
             LocalProtocolError: Not the next layer, or the publication has ended.
             BudgetExceeded: The publication holds as much as it may; nothing was published.
         """

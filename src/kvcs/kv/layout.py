@@ -96,7 +96,7 @@ class Layout:
             Views of `tensor`, one per block, of octets, writable if it is.
 
         Raises:
-            LayoutMismatch: Another size, shape or element size, or not contiguous.
+            LayoutMismatch: Not a buffer, another size, shape or element size, or not contiguous.
         """
         where = f"layer {layer_index}, component {component.label}"
         octets = self._octets(component, layer_index, tensor, where)
@@ -104,13 +104,32 @@ class Layout:
         held, rest = divmod(octets.nbytes, step)
         if rest or (held != count if count is not None else not held):
             expected = f"{step * count}" if count is not None else f"a multiple of {step}"
-            raise LayoutMismatch(f"{where}: expected {expected} octets, got {octets.nbytes}")
+            raise LayoutMismatch(
+                f"{where}: expected {expected} octets, got {octets.nbytes}"
+                f"{self._in_tokens(octets.nbytes, step, count)}"
+            )
         return tuple(octets[start : start + step] for start in range(0, octets.nbytes, step))
+
+    def _in_tokens(self, size_bytes: int, step: int, count: int | None) -> str:
+        """Say the same in tokens, which callers count in, when it is a number of tokens."""
+        tokens, rest = divmod(size_bytes, step // self.block_tokens)
+        if rest:
+            return ""
+        if count is None:
+            return f" (whole blocks of {self.block_tokens} tokens expected, {tokens} tokens given)"
+        return f" ({count * self.block_tokens} tokens expected, {tokens} given)"
 
     def _octets(
         self, component: Component, layer_index: int, tensor: Buffer, where: str
     ) -> memoryview:
-        view = memoryview(tensor)
+        try:
+            view = memoryview(tensor)
+        except (TypeError, ValueError, BufferError) as error:
+            raise LayoutMismatch(
+                f"{where}: expected an object with the buffer protocol, such as bytes, memoryview "
+                "or a numpy array of a type that has a buffer format (bfloat16 as uint16), got "
+                f"{type(tensor).__name__}"
+            ) from error
         if view.itemsize not in (1, self._dtype.itemsize) or not self._takes(view.format or "B"):
             raise LayoutMismatch(
                 f"{where}: expected octets or {self._dtype} little-endian, got elements of "

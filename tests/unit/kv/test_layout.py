@@ -163,25 +163,37 @@ def test_memory_that_is_not_contiguous_is_refused(small):
 
 
 @pytest.mark.parametrize(
-    ("size_bytes", "count", "expected"),
+    ("size_bytes", "count", "expected", "in_tokens"),
     [
-        (0, None, "a multiple of 24"),
-        (23, None, "a multiple of 24"),
-        (25, None, "a multiple of 24"),
-        (47, 2, "48"),
-        (49, 2, "48"),
-        (24, 2, "48"),
-        (72, 2, "48"),
-        (0, 2, "48"),
+        (0, None, "a multiple of 24", " (whole blocks of 2 tokens expected, 0 tokens given)"),
+        (36, None, "a multiple of 24", " (whole blocks of 2 tokens expected, 3 tokens given)"),
+        (23, None, "a multiple of 24", ""),
+        (25, None, "a multiple of 24", ""),
+        (47, 2, "48", ""),
+        (49, 2, "48", ""),
+        (24, 2, "48", " (4 tokens expected, 2 given)"),
+        (60, 2, "48", " (4 tokens expected, 5 given)"),
+        (72, 2, "48", " (4 tokens expected, 6 given)"),
+        (0, 2, "48", " (4 tokens expected, 0 given)"),
     ],
 )
-def test_another_size_names_layer_component_expected_and_got(size_bytes, count, expected, small):
+def test_another_size_names_layer_component_expected_and_got(
+    size_bytes, count, expected, in_tokens, small
+):
     with pytest.raises(LayoutMismatch) as caught:
         small(Dtype.BFLOAT16).blocks(Component.K, 1, bytes(size_bytes), count=count)
 
     assert str(caught.value) == (
-        f"layer 1, component k: expected {expected} octets, got {size_bytes}"
+        f"layer 1, component k: expected {expected} octets, got {size_bytes}{in_tokens}"
     )
+
+
+@pytest.mark.parametrize("tensor", [[0.0] * 12, None, "text"])
+def test_what_is_no_buffer_is_refused_with_what_is_accepted(tensor, small):
+    expected = f"layer 1, component k: .*buffer protocol.*numpy.*got {type(tensor).__name__}"
+
+    with pytest.raises(LayoutMismatch, match=expected):
+        small(Dtype.BFLOAT16).blocks(Component.K, 1, tensor)
 
 
 def test_the_right_number_of_blocks_passes(small):
