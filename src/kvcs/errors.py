@@ -148,6 +148,9 @@ class LocalProtocolError(ProtocolError):
     def __init__(self, reason: str) -> None:
         super().__init__(TerminationCode.INTERNAL_ERROR, reason)
 
+    def __str__(self) -> str:
+        return self.reason  # The code is for the peer; the caller is told what was wrong.
+
 
 class RemoteProtocolError(ProtocolError):
     """The peer broke a rule; the session closes with `code`."""

@@ -62,7 +62,7 @@ def test_every_public_error_is_a_kvcs_error():
             errors.RemoteProtocolError(errors.TerminationCode.PROTOCOL_VIOLATION, "no"),
             "PROTOCOL_VIOLATION (0x3): no",
         ),
-        (errors.LocalProtocolError("no"), "INTERNAL_ERROR (0x1): no"),
+        (errors.LocalProtocolError("no"), "no"),
         (errors.RequestRejected(0x10, "gone"), "DOES_NOT_EXIST (0x10): gone"),
         (errors.RequestRejected(0x77, ""), "unknown code 0x77"),
         (errors.RequestTimedOut("5 s"), "TIMEOUT (0x2): 5 s"),
