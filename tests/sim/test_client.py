@@ -1,4 +1,5 @@
 import asyncio
+import logging
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -700,6 +701,42 @@ def test_abort_ends_the_retrieval_without_end_of_track(world):
         assert publisher.namespaces() == []
 
     run(scenario())
+
+
+@pytest.mark.parametrize(("published", "warnings"), [(2, 1), (LAYERS, 0)])
+def test_leaving_a_publication_that_lacks_layers_is_a_warning(published, warnings, world, caplog):
+    async def scenario():
+        here = world()
+        async with here.publisher() as publisher, publisher.publication(here.tokens) as publication:
+            whole = await publication.add_segment(1)
+            await here.publish_all(whole)
+            segment = await publication.add_segment()
+            for layer_index in range(published):
+                await here.publish_layer(segment, layer_index)
+            return publication.name
+
+    with caplog.at_level(logging.WARNING, "kvcs.client"):
+        name = run(scenario())
+
+    expected = f"publication {name} was left and is aborted: segment 1 lacks layers 2..5"
+    assert [text for text in caplog.messages if "was left" in text] == [expected] * warnings
+
+
+def test_a_publication_left_with_an_error_or_aborted_is_no_warning(world, caplog):
+    async def scenario():
+        here = world()
+        async with here.publisher() as publisher:
+            async with publisher.publication(here.tokens) as publication:
+                await publication.add_segment()
+                publication.abort()
+            async with publisher.publication(here.tokens) as publication:
+                await publication.add_segment()
+                raise ZeroDivisionError
+
+    with caplog.at_level(logging.WARNING, "kvcs.client"), pytest.raises(ZeroDivisionError):
+        run(scenario())
+
+    assert not [text for text in caplog.messages if "was left" in text]
 
 
 def test_killed_publisher_is_a_verdict_with_what_was_verified(world):

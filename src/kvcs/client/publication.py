@@ -137,6 +137,8 @@ class Publication:
             if exc is None and self._is_complete:
                 await self._drain()
             else:
+                if exc is None:
+                    self._warn_of_missing_layers()
                 self.abort()
             self._close()
         finally:
@@ -425,6 +427,21 @@ class Publication:
         if size > limit:
             got = f"{size} for {blocks} blocks of {layers} layers"
             raise ConfigError("block_tokens", f"a manifest of at most {limit} octets", got)
+
+    def _warn_of_missing_layers(self) -> None:
+        """Say what a caller forgot who leaves the block without an error."""
+        if self._tracks is None or self._is_over:
+            return
+        layers = self._tracks.layout.layers
+        lacking = [
+            f"segment {segment.segment} lacks layers {first}..{layers - 1}"
+            for segment in self._tracks.manifest.segments
+            if (first := segment.listed_layers(segment.data_tracks())) < layers
+        ]
+        if lacking:
+            _logger.warning(
+                "publication %s was left and is aborted: %s", self._tracks.name, ", ".join(lacking)
+            )
 
     def _warn(self, tracks: PublishedTracks) -> None:
         count = len(self.config.components)
