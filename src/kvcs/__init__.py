@@ -13,6 +13,8 @@ The public names below are loaded when they are first used, so that `import kvcs
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
+
     from kvcs.client import (
         Candidate,
         Consumer,
@@ -78,14 +80,19 @@ _ELSEWHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'kvcs' has no attribute {name!r}")
-    import importlib
+    if name == "__version__":
+        from importlib.metadata import version
 
-    value = getattr(importlib.import_module(_ELSEWHERE.get(name, "kvcs.client")), name)
+        value = version("kvcs")
+    elif name in __all__:
+        import importlib
+
+        value = getattr(importlib.import_module(_ELSEWHERE.get(name, "kvcs.client")), name)
+    else:
+        raise AttributeError(f"module 'kvcs' has no attribute {name!r}")
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted((*globals(), *__all__))
+    return sorted({*globals(), *__all__, "__version__"})

@@ -1,6 +1,7 @@
 import importlib
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 
@@ -49,6 +50,11 @@ def test_public_name_is_loaded_on_first_use(package, name):
 def test_unknown_name_is_an_attribute_error(package):
     with pytest.raises(AttributeError, match=f"{package}' has no attribute 'nonsense'"):
         _ = importlib.import_module(package).nonsense
+
+
+def test_the_version_is_the_one_of_the_package():
+    assert kvcs.__version__ == metadata.version("kvcs")
+    assert "__version__" in dir(kvcs)
 
 
 def test_import_loads_no_layer():
