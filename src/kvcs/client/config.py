@@ -15,11 +15,17 @@ _MIB = 2**20
 
 
 class Hold(StrEnum):
-    """What a publisher keeps of what it has published."""
+    """What a publisher keeps of what it has published.
 
-    ALL = "all"  # everything, until the publication is closed
-    UNTIL_DELIVERED = "until-delivered"  # each layer until its subscribers have it
-    NONE = "none"  # only what present subscribers are still owed
+    Attributes:
+        ALL: Everything, until the publication is closed.
+        UNTIL_DELIVERED: Each layer until its subscribers have it.
+        NONE: Only what present subscribers are still owed.
+    """
+
+    ALL = "all"
+    UNTIL_DELIVERED = "until-delivered"
+    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

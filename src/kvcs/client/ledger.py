@@ -21,20 +21,35 @@ DIGEST_BYTES: Final = 32
 
 
 class MissingReason(StrEnum):
-    """Why a wanted block is not there, gravest first."""
+    """Why a wanted block is not there, gravest first.
 
-    DISCARDED = "discarded"  # the publication contradicts itself; nothing of it may be used
-    REJECTED = "rejected"  # it arrived and failed a check
-    REFUSED = "refused"  # the request for its track was refused
-    NON_EXISTENT = "non_existent"  # the publisher says that it does not exist
-    NOT_PUBLISHED = "not_published"  # the publication ended, or never listed it
-    UNKNOWN = "unknown"  # whoever was asked no longer holds it
-    TIMED_OUT = "timed_out"  # a relay waited for it in vain
-    RESET = "reset"  # its stream was reset, or its subscription ended early
+    Attributes:
+        DISCARDED: The publication contradicts itself; nothing of it may be used.
+        REJECTED: It arrived and failed a check.
+        REFUSED: The request for its track was refused.
+        NON_EXISTENT: The publisher says that it does not exist.
+        NOT_PUBLISHED: The publication ended, or never listed it.
+        UNKNOWN: Whoever was asked no longer holds it.
+        TIMED_OUT: A relay waited for it in vain.
+        RESET: Its stream was reset, or its subscription ended early.
+        CONNECTION_LOST: The connection ended first.
+        STALLED: Nothing came for too long, and recovery brought nothing.
+        DEADLINE: The timeout of the call passed first.
+        STOPPED: The caller left the retrieval.
+    """
+
+    DISCARDED = "discarded"
+    REJECTED = "rejected"
+    REFUSED = "refused"
+    NON_EXISTENT = "non_existent"
+    NOT_PUBLISHED = "not_published"
+    UNKNOWN = "unknown"
+    TIMED_OUT = "timed_out"
+    RESET = "reset"
     CONNECTION_LOST = "connection_lost"
-    STALLED = "stalled"  # nothing came for too long, and recovery brought nothing
-    DEADLINE = "deadline"  # the timeout of the call passed first
-    STOPPED = "stopped"  # the caller left the retrieval
+    STALLED = "stalled"
+    DEADLINE = "deadline"
+    STOPPED = "stopped"
 
 
 class BlockState(IntEnum):
