@@ -6,6 +6,7 @@ that is over they raise the error that ended it.
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 
 from kvcs.endpoint.answers import Answer, Answers, wait_for
@@ -22,7 +23,7 @@ __all__ = ("Listener", "Requester")
 type Listener = Callable[[Event], None]
 
 
-class Requester:
+class Requester(ABC):
     """The requesting side of a connection.
 
     Attributes:
@@ -38,13 +39,13 @@ class Requester:
         self._error: KvcsError | None = None
 
     @property
+    @abstractmethod
     def now(self) -> float:
         """Monotonic seconds of the event loop, for the session's commands."""
-        raise NotImplementedError
 
+    @abstractmethod
     def wake(self) -> None:
         """Note that the session or the outbox has something to send."""
-        raise NotImplementedError
 
     @property
     def _open(self) -> Session:
