@@ -3,15 +3,19 @@
 from dataclasses import dataclass, field
 from typing import Final
 
+from kvcs.endpoint.url import parse_url
 from kvcs.errors import ConfigError
 from kvcs.moqt.session.limits import SessionLimits
+from kvcs.moqt.wire.token import Token
 from kvcs.relay.auth import Authorize, deny_all
-from kvcs.transport.interface import ServerTls, TransportConfig
+from kvcs.transport.interface import ClientTls, ServerTls, TransportConfig
 
 __all__ = ("RelayConfig", "RelayLimits")
 
 _GIB: Final = 2**30
 _MIB: Final = 2**20
+# A relay asks one parent at a time; more than a few to choose from only delay the search.
+_MAX_UPSTREAM: Final = 8
 
 # Small rings: what a slow subscriber does not take waits in the cache, once for all.
 _TRANSPORT: Final = TransportConfig(stream_ring_bytes=_MIB, max_data=8 * _MIB)
@@ -71,9 +75,14 @@ class RelayConfig:
         limits: Bounds on what peers can make the relay hold.
         transport: Settings of the QUIC connections.
         max_filter_ranges: Ranges of range filters that a subscriber may send per request.
+        upstream: Parents in order of preference, each ``moqt://host[:port]/path``; one is used
+            at a time. Empty for a relay without parents.
+        upstream_tls: How the parents are checked.
+        upstream_tokens: Authorization tokens for the parents, sent in SETUP.
 
     Raises:
-        ConfigError: `cache_bytes` is too small.
+        ConfigError: `cache_bytes` is too small, or `upstream` names no parents, the same one
+            twice, or too many.
     """
 
     tls: ServerTls
@@ -84,8 +93,23 @@ class RelayConfig:
     limits: RelayLimits = field(default_factory=RelayLimits)
     transport: TransportConfig = _TRANSPORT
     max_filter_ranges: int = 16
+    upstream: tuple[str, ...] = ()
+    upstream_tls: ClientTls = field(default_factory=ClientTls)
+    upstream_tokens: tuple[Token, ...] = ()
 
     def __post_init__(self) -> None:
         least = 2 * self.limits.session.max_object_bytes
         if self.cache_bytes < least:
             raise ConfigError("cache_bytes", f"at least {least}", str(self.cache_bytes))
+        self._check_upstream()
+
+    def _check_upstream(self) -> None:
+        if len(self.upstream) > _MAX_UPSTREAM:
+            raise ConfigError("upstream", f"at most {_MAX_UPSTREAM}", str(len(self.upstream)))
+        if len(set(self.upstream)) < len(self.upstream):
+            raise ConfigError("upstream", "every parent once", ", ".join(self.upstream))
+        for url in self.upstream:
+            try:
+                parse_url(url)
+            except ConfigError as error:
+                raise ConfigError("upstream", error.expected, error.got) from error
