@@ -240,7 +240,7 @@ def test_api_page_has_every_public_package():
 # Limits.
 
 LIMITS = sections(text_of("docs/reference/limits.md").partition("## Constants")[0], "###")
-UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "GiB/s": 2**30}
 
 
 def documented_limits(text: str) -> dict[str, float]:

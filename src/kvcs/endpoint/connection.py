@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, assert_never
 
+from kvcs.endpoint.rate import LeakyBucket
 from kvcs.endpoint.requester import Listener, Requester
 from kvcs.errors import (
     ConnectionLost,
@@ -109,6 +110,7 @@ class Connection(Requester):
         *,
         close_timeout: float = 5.0,
         max_queued_bytes: int = 64 * 2**20,
+        max_receive_rate: float | None = None,
     ) -> None:
         """Put a session on a transport; `start` begins it.
 
@@ -119,6 +121,8 @@ class Connection(Requester):
             max_queued_bytes: Bytes that may wait for a peer that does not read. Data stays far
                 below, at the transport's high-water mark; only messages can pass that, and
                 more of them than this end the session.
+            max_receive_rate: Octets a second that the peer may send, after a burst of one
+                second's worth; a faster one is closed. None for no limit.
         """
         super().__init__(session)
         self.outbox = Outbox(on_ready=self.wake)
@@ -126,6 +130,8 @@ class Connection(Requester):
         self._transport = transport
         self._close_timeout = close_timeout
         self._max_queued_bytes = max_queued_bytes
+        self._receive_rate = rate = max_receive_rate
+        self._received = None if rate is None else LeakyBucket(rate, burst=rate)
         self._loop = asyncio.get_running_loop()
         self._listeners: list[Listener] = []
         self._on_closed: list[Callable[[], None]] = []
@@ -153,6 +159,11 @@ class Connection(Requester):
     def now(self) -> float:
         """Monotonic seconds of the event loop, for the session's commands."""
         return max(self._loop.time(), self._time_floor)
+
+    @property
+    def queued_bytes(self) -> int:
+        """Octets that wait for the peer."""
+        return self._transport.queued_bytes
 
     @property
     def closed(self) -> bool:
@@ -257,7 +268,7 @@ class Connection(Requester):
             now = self.now
             match event:
                 case StreamData(stream_id, data, fin):
-                    self._bytes_in += len(data)
+                    self._count_received(len(data), now)
                     session.receive_stream(stream_id, data, fin, now=now)
                     # At once, since a batch may be larger than the processor's caches: Objects
                     # are read while they are there, and their memory serves the next ones.
@@ -274,6 +285,14 @@ class Connection(Requester):
                         session.connection_lost(ConnectionLost(code, reason), now=now)
                 case _:
                     assert_never(event)
+
+    def _count_received(self, size_bytes: int, now: float) -> None:
+        """Count octets, and close the session of a peer that sends faster than it may."""
+        self._bytes_in += size_bytes
+        bucket, session = self._received, self.session
+        if bucket is not None and not bucket.admit(size_bytes, now=now) and not session.is_closed:
+            reason = f"excessive load: more than {self._receive_rate:.0f} octets a second"
+            session.close(TerminationCode.INTERNAL_ERROR, reason, now=now)
 
     def _pass_on(self) -> None:
         """Give the session's events to whoever listens."""

@@ -6,6 +6,7 @@ on a loopback address closes connections from anywhere else before its SETUP.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -42,6 +43,14 @@ class ServeConfig:
         transport: Settings of its QUIC connections.
         limits: Bounds on what one client can make its session hold.
         max_connections: Clients at once; more are closed before SETUP.
+        max_connections_per_address: The same from one address, so that one machine cannot
+            shut out all others.
+        max_queued_bytes: Octets that may wait for a client that does not read. Data stays far
+            below, at the transport's high-water mark; only messages can pass that, and more
+            of them than this end the session.
+        max_receive_rate: Octets a second that a client may send, after a burst of one
+            second's worth. A client that is faster is closed: what it sends would otherwise
+            pile up, or push out what others cached.
         max_filter_ranges: Ranges of range filters that a client may send per request.
         incremental_bytes: Objects of at least this size are given in pieces; None for whole
             ones.
@@ -52,6 +61,9 @@ class ServeConfig:
     transport: TransportConfig = field(default_factory=TransportConfig)
     limits: SessionLimits = field(default_factory=SessionLimits)
     max_connections: int = 256
+    max_connections_per_address: int = 256
+    max_queued_bytes: int = 64 * 2**20
+    max_receive_rate: int = 2**30
     max_filter_ranges: int = 16
     incremental_bytes: int | None = None
     implementation: str = IMPLEMENTATION
@@ -69,6 +81,7 @@ class Server:
     ) -> None:
         """Prepare a server; `serve` opens it."""
         self.connections: set[Connection] = set()
+        self._by_host: Counter[str] = Counter()
         self._host = host
         self._config = config
         self._on_connection = on_connection
@@ -91,17 +104,18 @@ class Server:
         """Start a session on a new connection, or close it."""
         refusal = self._refusal(transport.peer_address)
         if refusal:
-            _logger.warning("connection from %s refused: %s", transport.peer_address, refusal)
+            _logger.warning("connection from %s refused: %s", transport.peer_address, refusal[1])
             transport.set_listener(lambda _: None, lambda: None)
-            transport.close(TerminationCode.UNAUTHORIZED, refusal)
+            transport.close(*refusal)
             return
         connection = Connection(
             transport,
             Session(Side.SERVER, self._session_config()),
             close_timeout=self._config.transport.close_timeout,
+            max_queued_bytes=self._config.max_queued_bytes,
+            max_receive_rate=self._config.max_receive_rate,
         )
-        self.connections.add(connection)
-        connection.on_closed(lambda: self.connections.discard(connection))
+        self._count(connection, transport.peer_address.host)
         connection.start(self._on_connection)
 
     async def close(self, *, flush: bool = True) -> None:
@@ -119,11 +133,30 @@ class Server:
         if self._listener is not None:
             self._listener.close()
 
-    def _refusal(self, peer: Address) -> str | None:
+    def _count(self, connection: Connection, host: str) -> None:
+        """Count a connection, in all and of its address, until it is over."""
+        self.connections.add(connection)
+        self._by_host[host] += 1
+
+        def forget() -> None:
+            self.connections.discard(connection)
+            self._by_host[host] -= 1
+            if not self._by_host[host]:
+                del self._by_host[host]
+
+        connection.on_closed(forget)
+
+    def _refusal(self, peer: Address) -> tuple[TerminationCode, str] | None:
+        """Return why a client is not served; sessions have no code for too much load."""
+        config = self._config
         if is_loopback(self._host) and not is_loopback(peer.host):
-            return "this server is for this machine only"
-        if len(self.connections) >= self._config.max_connections:
-            return f"this server takes {self._config.max_connections} connections"
+            return TerminationCode.UNAUTHORIZED, "this server is for this machine only"
+        if len(self.connections) >= config.max_connections:
+            reason = f"this server takes {config.max_connections} connections"
+            return TerminationCode.INTERNAL_ERROR, reason
+        if self._by_host[peer.host] >= config.max_connections_per_address:
+            reason = f"this server takes {config.max_connections_per_address} from one address"
+            return TerminationCode.INTERNAL_ERROR, reason
         return None
 
     def _session_config(self) -> SessionConfig:

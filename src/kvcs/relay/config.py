@@ -29,6 +29,20 @@ class RelayLimits:
 
     Attributes:
         max_sessions: Open sessions; more are closed at once. One costs about 100 KiB idle.
+        max_sessions_per_address: The same from one address, so that one machine cannot shut
+            out all others. Set it higher where many clients share an address.
+        max_request_rate: Requests and REQUEST_UPDATEs a second of one session; more are
+            refused with EXCESSIVE_LOAD. A child relay asks for all its subscribers together.
+        max_request_burst: The same at once: what a publisher with many publications
+            announces when it connects again. A session with as many refusals more is closed.
+        max_receive_rate: Octets a second that one session may send, after a burst of one
+            second's worth; a publisher that is faster is closed, since it would push out what
+            others published.
+        max_queued_bytes: Octets that wait for subscribers in all sessions together. One
+            session has `TransportConfig.high_water_bytes`; when all together have this much,
+            each gets no more than `relay.egress.MIN_SHARE_BYTES` until there is room again.
+        reader_timeout: Seconds that a subscriber may take nothing of what waits for it; then
+            its session is closed. Long, since a consumer may compute before it reads on.
         max_namespaces: Advertised namespaces of all sessions together.
         max_namespaces_per_session: PUBLISH_NAMESPACEs of one session; a publisher of KV
             caches advertises one for each publication that it still serves.
@@ -48,6 +62,12 @@ class RelayLimits:
     """
 
     max_sessions: int = 1024
+    max_sessions_per_address: int = 256
+    max_request_rate: float = 1000.0
+    max_request_burst: int = 4096
+    max_receive_rate: int = _GIB
+    max_queued_bytes: int = 512 * _MIB
+    reader_timeout: float = 300.0
     max_namespaces: int = 50_000
     max_namespaces_per_session: int = 16_384
     max_prefixes_per_session: int = 256

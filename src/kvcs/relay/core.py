@@ -14,7 +14,7 @@ from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Final
 
-from kvcs.errors import RequestErrorCode
+from kvcs.errors import RequestErrorCode, TerminationCode
 from kvcs.moqt.session.actions import RequestId
 from kvcs.moqt.session.events import (
     Event,
@@ -22,12 +22,14 @@ from kvcs.moqt.session.events import (
     GoawayReceived,
     PublishNamespaceReceived,
     PublishReceived,
+    RequestCancelled,
     SessionClosed,
     SetupComplete,
     SubscribeNamespaceReceived,
     SubscribeReceived,
     SubscribeTracksReceived,
     TrackStatusReceived,
+    UpdateReceived,
 )
 from kvcs.moqt.track.subscription_delivery import SubscriptionDelivery
 from kvcs.names import FullTrackName, TrackNamespace
@@ -39,7 +41,7 @@ from kvcs.relay.namespaces import (
     PeerId,
     reserved_code,
 )
-from kvcs.relay.peer import Link, Peer
+from kvcs.relay.peer import Link, Listener, Peer
 from kvcs.relay.statistics import Metrics, RelayStatistics, frozen_counts
 from kvcs.relay.tracks import Track
 
@@ -51,6 +53,20 @@ type _TrackRequest = SubscribeReceived | FetchReceived | TrackStatusReceived | P
 type _Alarm = tuple[float, int, Callable[[float], None]]
 
 type _Request = NamespaceRequest | _TrackRequest
+
+type _Counted = _Request | UpdateReceived
+
+# What counts as a request for its rate.
+_COUNTED: Final = (
+    FetchReceived,
+    PublishNamespaceReceived,
+    PublishReceived,
+    SubscribeNamespaceReceived,
+    SubscribeReceived,
+    SubscribeTracksReceived,
+    TrackStatusReceived,
+    UpdateReceived,
+)
 
 _ACTIONS: Final[dict[type[Event], AccessAction]] = {
     PublishNamespaceReceived: AccessAction.PUBLISH_NAMESPACE,
@@ -123,7 +139,7 @@ class RelayCore:
         """Take a new session; its events go to `receive`."""
         self.metrics.sessions_opened += 1
         peer_id = PeerId(self.metrics.sessions_opened)
-        peer = Peer(peer_id, link, max_fetches=self.limits.max_fetches_per_session)
+        peer = Peer(peer_id, link, self.limits)
         self._peers[peer.id] = peer
         return peer
 
@@ -131,9 +147,15 @@ class RelayCore:
         """Take one event of a session."""
         self._now = now
         listener = peer.listener(getattr(event, "request_id", None))
-        if listener is not None:
+        if isinstance(event, _COUNTED) and not peer.requests.admit(1, now=now):
+            self._refuse_rate(peer, event, listener)
+        elif listener is not None:
             listener(event, now)
-            return
+        else:
+            self._receive_first(peer, event)
+
+    def _receive_first(self, peer: Peer, event: Event) -> None:
+        """Take an event that nobody follows: a request, or one about the session."""
         match event:
             case (
                 PublishNamespaceReceived()
@@ -153,6 +175,25 @@ class RelayCore:
             case _:
                 # The rest of a request that we gave up while it was under way.
                 pass
+
+    def _refuse_rate(self, peer: Peer, event: _Counted, listener: Listener | None) -> None:
+        """Refuse what comes faster than the limits allow, and close a session that goes on."""
+        now = self._now
+        if peer.requests.is_flooded:
+            self.metrics.sessions_flooded += 1
+            reason = "excessive load: a flood of requests"
+            peer.session.close(TerminationCode.INTERNAL_ERROR, reason, now=now)
+            peer.wake()
+            return
+        code, reason = RequestErrorCode.EXCESSIVE_LOAD, "too many requests a second"
+        if not isinstance(event, UpdateReceived):
+            self.refuse(peer, event.request_id, code, reason, now=now)
+            return
+        if peer.session.is_active(event.request_id):
+            peer.session.reject_update(event.request_id, code, reason, now=now)
+            peer.wake()
+        if listener is not None and not peer.session.is_active(event.request_id):
+            listener(RequestCancelled(event.request_id, code), now)
 
     def _disconnect(self, peer: Peer, event: SessionClosed) -> None:
         self.metrics.sessions_closed += 1

@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from typing import Protocol
 
+from kvcs.endpoint.rate import LeakyBucket
 from kvcs.moqt.session.actions import RequestId
 from kvcs.moqt.session.events import Event
 from kvcs.moqt.session.session import Session
 from kvcs.moqt.track.outbox import Outbox
 from kvcs.moqt.track.responder import TrackResponder
 from kvcs.moqt.wire.token import Token
+from kvcs.relay.config import RelayLimits
 from kvcs.relay.namespaces import PeerId, Route
 
 __all__ = ("Link", "Listener", "Peer")
@@ -47,6 +49,7 @@ class Peer:
         id: Number inside the relay.
         session: The session.
         responder: What this peer is served.
+        requests: How fast it sends requests.
         going_away: The peer sent GOAWAY; it gets no new requests.
         busy_until: Until then it serves no more FETCHes than it does, as it said.
         tokens: Authorization tokens of the peer's SETUP.
@@ -59,15 +62,18 @@ class Peer:
         "busy_until",
         "going_away",
         "id",
+        "requests",
         "responder",
         "session",
         "tokens",
     )
 
-    def __init__(self, peer_id: PeerId, link: Link, *, max_fetches: int) -> None:
+    def __init__(self, peer_id: PeerId, link: Link, limits: RelayLimits) -> None:
         self.id = peer_id
         self.session = link.session
+        max_fetches = limits.max_fetches_per_session
         self.responder = TrackResponder(link.session, link.outbox, max_fetches=max_fetches)
+        self.requests = LeakyBucket(limits.max_request_rate, burst=limits.max_request_burst)
         self.going_away = False
         self.busy_until = 0.0
         self.tokens: tuple[Token, ...] = ()

@@ -8,19 +8,24 @@ import asyncio
 import logging
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from kvcs.endpoint.connection import Connection
 from kvcs.endpoint.serve import ServeConfig, Server, serve
+from kvcs.errors import TerminationCode
 from kvcs.moqt.session.events import Event
 from kvcs.moqt.session.session import Session
 from kvcs.moqt.track.outbox import Outbox
 from kvcs.relay.config import RelayConfig
 from kvcs.relay.core import RelayCore
+from kvcs.relay.egress import EgressBudget
 from kvcs.relay.statistics import Metrics, RelayStatistics
 from kvcs.transport.interface import Address, TransportFactory
 
 __all__ = ("Relay",)
+
+# How often it is looked at who reads, in seconds.
+_LOOK_INTERVAL: Final = 10.0
 
 _logger = logging.getLogger("kvcs.relay")
 
@@ -53,6 +58,7 @@ class Relay:
             limits=config.limits,
             on_deadline=self._set_timer,
         )
+        self._egress = EgressBudget[Connection](config.limits.max_queued_bytes)
         self._stack = AsyncExitStack()
         self._server: Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -84,6 +90,8 @@ class Relay:
             transport=config.transport,
             limits=config.limits.session,
             max_connections=config.limits.max_sessions,
+            max_connections_per_address=config.limits.max_sessions_per_address,
+            max_receive_rate=config.limits.max_receive_rate,
             max_filter_ranges=config.max_filter_ranges,
         )
         self._server = await self._stack.enter_async_context(
@@ -95,6 +103,7 @@ class Relay:
                 transport=self._transport,
             )
         )
+        self._core.schedule(self._loop.time() + _LOOK_INTERVAL, self._close_stalled)
         _logger.info("relay listens on %s", self._server.address)
         return self
 
@@ -111,13 +120,24 @@ class Relay:
         self._loop = None
 
     def _accept(self, connection: Connection) -> None:
-        connection.outbox = _CountingOutbox(connection, self._core.metrics)
+        connection.outbox = _RelayOutbox(connection, self._core.metrics, self._egress)
+        connection.on_closed(lambda: self._egress.forget(connection))
         peer = self._core.connect(connection)
 
         def receive(event: Event) -> None:
             self._core.receive(peer, event, now=connection.now)
 
         connection.listen(receive)
+
+    def _close_stalled(self, now: float) -> None:
+        """Close the sessions of subscribers that take nothing of what waits for them."""
+        assert self._server is not None, "timers end with the relay"
+        timeout = self._config.limits.reader_timeout
+        for connection in tuple(self._server.connections):
+            if self._egress.look(connection, connection.queued_bytes, now=now) > timeout:
+                reason = f"excessive load: nothing was read for {timeout:g} s"
+                connection.abort(TerminationCode.INTERNAL_ERROR, reason)
+        self._core.schedule(now + _LOOK_INTERVAL, self._close_stalled)
 
     def _set_timer(self) -> None:
         """Wake up at the earliest deadline."""
@@ -138,15 +158,22 @@ class Relay:
             self._set_timer()
 
 
-class _CountingOutbox(Outbox):
-    """An outbox that counts what leaves the relay."""
+class _RelayOutbox(Outbox):
+    """An outbox that counts what leaves the relay, and keeps to the budget of all sessions."""
 
-    def __init__(self, connection: Connection, metrics: Metrics) -> None:
+    def __init__(
+        self, connection: Connection, metrics: Metrics, egress: EgressBudget[Connection]
+    ) -> None:
         super().__init__(on_ready=connection.wake)
+        self._connection = connection
         self._metrics = metrics
+        self._egress = egress
 
     def send(self, session: Session, *, room: int, now: float) -> int:
         """Hand Objects to the session, and count their octets."""
-        sent = super().send(session, room=room, now=now)
+        connection, egress = self._connection, self._egress
+        granted = egress.grant(connection, connection.queued_bytes, room)
+        sent = super().send(session, room=granted, now=now)
+        egress.sent(connection, sent)
         self._metrics.bytes_out += sent
         return sent

@@ -18,6 +18,7 @@ class Metrics:
     Attributes:
         sessions_opened: Sessions that were accepted.
         sessions_closed: Sessions that ended.
+        sessions_flooded: Sessions that were closed for a flood of requests.
         requests_refused: REQUEST_ERRORs sent, by code name.
         objects_in: Objects received from publishers.
         bytes_in: Payload octets received from publishers.
@@ -33,6 +34,7 @@ class Metrics:
 
     sessions_opened: int = 0
     sessions_closed: int = 0
+    sessions_flooded: int = 0
     requests_refused: Counter[str] = field(default_factory=Counter[str])
     objects_in: int = 0
     bytes_in: int = 0

@@ -59,8 +59,26 @@ async def test_public_server_takes_everybody():
 @scenario
 async def test_connections_beyond_the_limit_are_refused():
     async with peers(max_connections=1) as bench, connected(bench):
-        with pytest.raises(ConnectFailed, match="UNAUTHORIZED"):
+        with pytest.raises(ConnectFailed, match="INTERNAL_ERROR"):
             await dial("moqt://localhost:4433/", transport=bench.network)
+
+
+@scenario
+async def test_one_address_cannot_take_all_connections():
+    async with peers(max_connections_per_address=2) as bench:
+        config = ServeConfig(tls=TLS, max_connections_per_address=2)
+        network = bench.network
+        async with serve("0.0.0.0", 4434, lambda _: None, config=config, transport=network):
+            url = "moqt://relay.test:4434/"
+            first, second = [await dial(url, transport=network) for _ in range(2)]
+            with pytest.raises(ConnectFailed, match="INTERNAL_ERROR"):
+                await dial(url, transport=network)
+            network.client_host = "192.0.2.7"
+            await (await dial(url, transport=network)).close()
+            network.client_host = "127.0.0.1"
+            await first.close()
+            await (await dial(url, transport=network)).close()
+            await second.close()
 
 
 @scenario

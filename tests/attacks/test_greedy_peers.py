@@ -1,0 +1,233 @@
+"""Peers that want more of a relay than their share: requests, octets, connections, patience.
+
+Each bound is set low here and has a sensible default elsewhere; whoever keeps to it notices
+nothing, and nobody else notices those who do not.
+"""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+from tests.attacks.actors import consume, publish
+from tests.attacks.liar import TLS, URL
+from tests.sim.test_relay_chaos import Source
+from tests.unit.relay.world import TRACK, World, whole
+
+from kvcs.endpoint.connect import ConnectConfig, connect
+from kvcs.errors import KvcsError, PublishDoneCode, RequestErrorCode, TerminationCode
+from kvcs.moqt.session import events as ev
+from kvcs.moqt.wire.filters import LocationFilter
+from kvcs.moqt.wire.object import Object
+from kvcs.moqt.wire.parameters import FillParameters, Parameters
+from kvcs.moqt.wire.subgroup import SubgroupHeader
+from kvcs.names import FullTrackName, TrackNamespace
+from kvcs.relay import Relay, RelayConfig, RelayLimits, allow_all
+from kvcs.relay.egress import MIN_SHARE_BYTES
+from kvcs.testing import LinkProfile, MemoryNetwork, run
+from kvcs.transport.interface import TransportConfig
+
+RATE, BURST = 10, 20
+
+
+@pytest.fixture
+def greedy():
+    """A peer of a relay that serves others, and takes few requests of each."""
+    world = World(max_request_rate=float(RATE), max_request_burst=BURST)
+    publisher = world.publisher()
+    publisher.add_groups(0, 1)
+    greedy = world.client()
+    yield greedy
+    reader = world.client()
+    assert reader.objects(reader.subscribe()) == whole(2)
+
+
+def ask(client, times):
+    """Ask for something that is answered at once; return the codes of the refusals."""
+    asked = [client.send(client.session.track_status, TRACK) for _ in range(times)]
+    return [event.code for one in asked for event in client.of(one, ev.RequestRejected)]
+
+
+# Rates.
+
+
+def test_requests_beyond_the_rate_are_refused_with_a_time_to_try_again(greedy):
+    assert ask(greedy, BURST) == []
+    assert ask(greedy, 3) == [RequestErrorCode.EXCESSIVE_LOAD] * 3
+    refused = [event for event in greedy.events if isinstance(event, ev.RequestRejected)]
+    assert {event.retry_after for event in refused} == {1.0}
+
+    greedy.world.pass_time(2.0)
+
+    assert ask(greedy, RATE) == []
+    assert not greedy.link.session.is_closed
+
+
+def test_every_kind_of_request_counts(greedy):
+    session, now = greedy.session, greedy.world.now
+    ask(greedy, BURST)
+    namespace = TrackNamespace((b"greedy",))
+    for command, subject in [
+        (session.subscribe, TRACK),
+        (session.fetch, TRACK),
+        (session.track_status, TRACK),
+        (session.publish, FullTrackName(namespace, b"x")),
+        (session.publish_namespace, namespace),
+        (session.subscribe_namespace, namespace),
+        (session.subscribe_tracks, namespace),
+    ]:
+        request_id = command(subject, now=now)
+        greedy.world.settle()
+        assert greedy.rejection(request_id) == RequestErrorCode.EXCESSIVE_LOAD
+
+
+def test_updates_beyond_the_rate_end_their_subscription_only(greedy):
+    request_id, other = greedy.subscribe(), greedy.subscribe(track=TRACK)
+
+    for _ in range(BURST):
+        if greedy.session.is_active(request_id):
+            parameters = Parameters(subscriber_priority=7)
+            greedy.send(greedy.session.update, request_id, parameters)
+
+    done = greedy.one(request_id, ev.PublishDoneReceived)
+    assert done.status_code == PublishDoneCode.UPDATE_FAILED
+    assert greedy.session.is_active(other)
+    assert greedy.world.statistics.subscriptions == 1
+
+
+def test_flood_of_requests_closes_its_session(greedy):
+    for _ in range(2 * BURST + 1):
+        if not greedy.link.session.is_closed:
+            greedy.send(greedy.session.track_status, TRACK)
+
+    (closed,) = [e for e in greedy.events if isinstance(e, ev.SessionClosed)]
+    assert closed.error.code == TerminationCode.INTERNAL_ERROR
+    assert greedy.world.core.metrics.sessions_flooded == 1
+
+
+# On a network.
+
+
+async def outcome_of(work):
+    try:
+        return await work
+    except KvcsError as error:
+        return error
+
+
+async def flood(network, size_bytes, seconds):
+    """Send octets on streams that nothing explains, as fast as the relay takes them."""
+    async with connect(URL, transport=network) as connection:
+        header = SubgroupHeader(
+            track_alias=7, group_id=0, subgroup_id=0, publisher_priority=0
+        ).encode()
+        step = 0.01
+        for number in range(round(seconds / step)):
+            if connection.closed:
+                break
+            data = header + bytes(round(size_bytes * step))
+            connection._transport.write(4 * number + 402, data, fin=True)
+            await asyncio.sleep(step)
+        return connection.closed
+
+
+async def beside_a_flood(rate):
+    """Publish and consume beside a peer that sends; return both outcomes and the log's reason."""
+    network = MemoryNetwork(profile=LinkProfile(bandwidth=50_000_000))
+    limits = RelayLimits(max_receive_rate=1_000_000)
+    async with Relay(RelayConfig(tls=TLS, authorize=allow_all, limits=limits), transport=network):
+        flooding = asyncio.ensure_future(flood(network, rate, 3.0))
+        publishing = asyncio.ensure_future(publish(network, 0.05, linger=2.0))
+        whole_prefix = await consume(network, after=0.3)
+        await publishing
+        return whole_prefix, await flooding
+
+
+def test_peer_that_sends_faster_than_it_may_is_closed_and_nobody_else():
+    assert run(beside_a_flood(5_000_000)) == (True, True)
+
+
+def test_peer_that_keeps_to_the_rate_is_left_alone():
+    assert run(beside_a_flood(800_000)) == (True, False)
+
+
+EVERYTHING = Parameters(
+    location_filter=LocationFilter.next_object(),
+    fill=FillParameters(location_filter=LocationFilter.absolute_start(0, 0)),
+)
+BLOCK = 64 * 1024
+
+
+async def never_reading(count, *, capacity, reader_timeout=300.0, seconds=30.0):
+    """Let `count` subscribers ask for 4 MB each and take nothing, and one take all of it.
+
+    Return the relay's own view of the end, and whether the reader got everything in time.
+    """
+    network = MemoryNetwork(profile=LinkProfile(bandwidth=50_000_000))
+    limits = RelayLimits(max_queued_bytes=capacity, reader_timeout=reader_timeout)
+    config = RelayConfig(
+        tls=TLS,
+        authorize=allow_all,
+        limits=limits,
+        transport=TransportConfig(high_water_bytes=2**20, low_water_bytes=2**19),
+    )
+    peaks, got, open_sessions = [], [], 0
+    async with AsyncExitStack() as stack:
+        relay = await stack.enter_async_context(Relay(config, transport=network))
+        source = Source([TRACK])
+        connection = await stack.enter_async_context(
+            connect(URL, transport=network, on_connection=source.attach)
+        )
+        await connection.answer(connection.publish_namespace(TRACK.namespace))
+        for group_id in range(16):
+            for object_id in range(4):
+                obj = Object(
+                    group_id=group_id,
+                    object_id=object_id,
+                    subgroup_id=0,
+                    publisher_priority=0,
+                    payload=bytes(BLOCK),
+                )
+                source.stores[TRACK].add(obj, now=0.0)
+            source.stores[TRACK].finish_subgroup(group_id, 0, end_of_group=True, now=0.0)
+        stalled = []
+        for _ in range(count):
+            reader = await stack.enter_async_context(
+                connect(URL, ConnectConfig(), transport=network)
+            )
+            reader.subscribe(TRACK, EVERYTHING, lambda _: None)
+            reader._transport.stall()
+            stalled.append(reader)
+        await asyncio.sleep(2.0)
+        honest = await stack.enter_async_context(connect(URL, transport=network))
+        honest.subscribe(
+            TRACK, EVERYTHING, lambda e: got.append(e) if isinstance(e, ev.ObjectReceived) else None
+        )
+        started_at = honest.now
+        while len(got) < 64 and honest.now < started_at + 10:
+            peaks.append(relay._egress.queued_bytes)
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(seconds)
+        open_sessions = relay.statistics().sessions
+        for reader in stalled:
+            reader._transport.kill()
+    return max(peaks), len(got), open_sessions
+
+
+def test_all_subscribers_together_have_a_budget_and_a_reader_goes_on():
+    peak, got, _ = run(never_reading(12, capacity=4 * 2**20))
+
+    assert got == 64
+    assert peak <= 4 * 2**20 + 10 * (MIN_SHARE_BYTES + BLOCK)
+
+
+def test_reader_that_takes_nothing_for_long_is_closed():
+    _, got, open_sessions = run(never_reading(3, capacity=2**30, reader_timeout=60.0, seconds=100))
+
+    assert got == 64
+    assert open_sessions == 2
+
+
+def test_reader_that_takes_nothing_for_a_while_is_kept():
+    _, _, open_sessions = run(never_reading(3, capacity=2**30, reader_timeout=60.0, seconds=40))
+
+    assert open_sessions == 5
