@@ -42,6 +42,7 @@ from kvcs.relay.namespaces import (
     reserved_code,
 )
 from kvcs.relay.peer import Link, Listener, Peer
+from kvcs.relay.refusal import NOT_FOUND, Refusal
 from kvcs.relay.statistics import Metrics, RelayStatistics, frozen_counts
 from kvcs.relay.tracks import Track
 
@@ -187,7 +188,7 @@ class RelayCore:
             return
         code, reason = RequestErrorCode.EXCESSIVE_LOAD, "too many requests a second"
         if not isinstance(event, UpdateReceived):
-            self.refuse(peer, event.request_id, code, reason, now=now)
+            self.refuse(peer, event.request_id, Refusal(code, reason), now=now)
             return
         if peer.session.is_active(event.request_id):
             peer.session.reject_update(event.request_id, code, reason, now=now)
@@ -256,17 +257,19 @@ class RelayCore:
         tracks = self._tracks.values()
         return [track for track in tracks if prefix.is_prefix_of(track.name.namespace)]
 
-    def refuse(
-        self, peer: Peer, request_id: RequestId, code: int, reason: str, *, now: float
-    ) -> None:
+    def refuse(self, peer: Peer, request_id: RequestId, refusal: Refusal, *, now: float) -> None:
         """Answer a request of a peer with REQUEST_ERROR."""
         if not peer.session.is_active(request_id):
             return
-        self.metrics.requests_refused[_code_name(code)] += 1
-        is_load = code == RequestErrorCode.EXCESSIVE_LOAD
-        retry_interval_ms = _RETRY_INTERVAL_MS if is_load else None
+        self.metrics.requests_refused[refusal.code.name] += 1
+        is_load = refusal.code is RequestErrorCode.EXCESSIVE_LOAD
         peer.session.reject(
-            request_id, code, reason=reason, retry_interval_ms=retry_interval_ms, now=now
+            request_id,
+            refusal.code,
+            reason=refusal.reason,
+            retry_interval_ms=_RETRY_INTERVAL_MS if is_load else None,
+            redirect=refusal.redirect,
+            now=now,
         )
         peer.wake()
 
@@ -294,7 +297,10 @@ class RelayCore:
         )
         code = self.decide(peer, access)
         if code is not None:
-            self.refuse(peer, event.request_id, code, "", now=self._now)
+            # What is hidden is refused with the words for what does not exist.
+            is_hidden = code is RequestErrorCode.DOES_NOT_EXIST
+            refusal = NOT_FOUND if is_hidden else Refusal(code, "")
+            self.refuse(peer, event.request_id, refusal, now=self._now)
         return code is None
 
     # Tracks.
@@ -304,8 +310,8 @@ class RelayCore:
             return
         track = self._track(event.track)
         if track is None:
-            code, reason = RequestErrorCode.EXCESSIVE_LOAD, "too many tracks"
-            self.refuse(peer, event.request_id, code, reason, now=self._now)
+            refusal = Refusal(RequestErrorCode.EXCESSIVE_LOAD, "too many tracks")
+            self.refuse(peer, event.request_id, refusal, now=self._now)
             return
         self.cache.touch(track.name, now=self._now)
         match event:
@@ -393,10 +399,3 @@ class RelayCore:
             requests_refused=frozen_counts(metrics.requests_refused),
             malformed_tracks=metrics.malformed_tracks,
         )
-
-
-def _code_name(code: int) -> str:
-    try:
-        return RequestErrorCode(code).name
-    except ValueError:
-        return "UNKNOWN"

@@ -35,6 +35,7 @@ from kvcs.relay.namespaces import (
     Route,
 )
 from kvcs.relay.peer import Peer
+from kvcs.relay.refusal import Refusal
 from kvcs.relay.tracks import Track
 
 __all__ = ("Discovery", "NamespaceRequest")
@@ -52,9 +53,7 @@ class _Host(Protocol):
         """Bounds."""
         ...
 
-    def refuse(
-        self, peer: Peer, request_id: RequestId, code: int, reason: str, *, now: float
-    ) -> None:
+    def refuse(self, peer: Peer, request_id: RequestId, refusal: Refusal, *, now: float) -> None:
         """Answer a request with REQUEST_ERROR."""
         ...
 
@@ -122,8 +121,8 @@ class Discovery:
             len(namespaces) >= limits.max_namespaces
             or namespaces.advertisements(peer.id) >= limits.max_namespaces_per_session
         ):
-            code, reason = RequestErrorCode.EXCESSIVE_LOAD, "too many namespaces"
-            self._host.refuse(peer, event.request_id, code, reason, now=now)
+            refusal = Refusal(RequestErrorCode.EXCESSIVE_LOAD, "too many namespaces")
+            self._host.refuse(peer, event.request_id, refusal, now=now)
             return
         route = peer.route(event.request_id)
         peer.session.accept(event.request_id, now=now)
@@ -149,13 +148,14 @@ class Discovery:
             len(self.namespaces.subscribed_by(peer.id))
             >= self._host.limits.max_prefixes_per_session
         ):
-            code, reason = RequestErrorCode.EXCESSIVE_LOAD, "too many prefixes"
-            self._host.refuse(peer, event.request_id, code, reason, now=now)
+            refusal = Refusal(RequestErrorCode.EXCESSIVE_LOAD, "too many prefixes")
+            self._host.refuse(peer, event.request_id, refusal, now=now)
             return
         try:
             changes = self.namespaces.subscribe(route, event.prefix)
-        except PrefixRefused as refusal:
-            self._host.refuse(peer, event.request_id, refusal.code, str(refusal), now=now)
+        except PrefixRefused as error:
+            refusal = Refusal(error.code, str(error))
+            self._host.refuse(peer, event.request_id, refusal, now=now)
             return
         peer.session.accept(event.request_id, now=now)
         peer.follow(event.request_id, partial(self._follow_namespace_subscriber, peer, route))
@@ -207,13 +207,14 @@ class Discovery:
     def _subscribe_tracks(self, peer: Peer, event: SubscribeTracksReceived, now: float) -> None:
         route = peer.route(event.request_id)
         if len(self._track_prefixes.of_peer(peer.id)) >= self._host.limits.max_prefixes_per_session:
-            code, reason = RequestErrorCode.EXCESSIVE_LOAD, "too many prefixes"
-            self._host.refuse(peer, event.request_id, code, reason, now=now)
+            refusal = Refusal(RequestErrorCode.EXCESSIVE_LOAD, "too many prefixes")
+            self._host.refuse(peer, event.request_id, refusal, now=now)
             return
         try:
             self._track_prefixes.add(route, event.prefix)
-        except PrefixRefused as refusal:
-            self._host.refuse(peer, event.request_id, refusal.code, str(refusal), now=now)
+        except PrefixRefused as error:
+            refusal = Refusal(error.code, str(error))
+            self._host.refuse(peer, event.request_id, refusal, now=now)
             return
         self._track_terms[route] = event.parameters
         peer.session.accept(event.request_id, now=now)

@@ -11,6 +11,7 @@ from kvcs.names import TrackNamespace
 from kvcs.relay.cache import Cache
 from kvcs.relay.config import RelayLimits
 from kvcs.relay.peer import Peer
+from kvcs.relay.refusal import Refusal
 from kvcs.relay.statistics import Metrics
 from kvcs.relay.upstream_fetch import UpstreamFetch
 from kvcs.relay.upstream_status import UpstreamStatus
@@ -40,9 +41,7 @@ class Host(Protocol):
         """Return the peers that advertise a namespace and take requests."""
         ...
 
-    def refuse(
-        self, peer: Peer, request_id: RequestId, code: int, reason: str, *, now: float
-    ) -> None:
+    def refuse(self, peer: Peer, request_id: RequestId, refusal: Refusal, *, now: float) -> None:
         """Answer a request with REQUEST_ERROR."""
         ...
 
@@ -58,7 +57,7 @@ class SupplyListener(Protocol):
         """Look at everything that waits again."""
         ...
 
-    def supply_refused(self, code: int, reason: str, *, now: float) -> None:
+    def supply_refused(self, refusal: Refusal, *, now: float) -> None:
         """Note that no upstream subscription can be had."""
         ...
 
@@ -71,7 +70,7 @@ class SupplyListener(Protocol):
         ...
 
     def probe_refused(
-        self, probe: UpstreamFetch | UpstreamStatus, code: int, reason: str, *, now: float
+        self, probe: UpstreamFetch | UpstreamStatus, refusal: Refusal, *, now: float
     ) -> None:
         """Note that a publisher did not say more about the Track."""
         ...

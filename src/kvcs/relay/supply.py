@@ -41,6 +41,7 @@ from kvcs.relay.host import Host, SupplyListener
 from kvcs.relay.namespaces import PeerId
 from kvcs.relay.peer import Peer
 from kvcs.relay.publishers import Publishers
+from kvcs.relay.refusal import NOT_FOUND, Refusal
 from kvcs.relay.upstream import UpstreamState, UpstreamSubscription
 from kvcs.relay.upstream_fetch import UpstreamFetch
 from kvcs.relay.upstream_status import UpstreamStatus
@@ -52,7 +53,6 @@ _logger = logging.getLogger("kvcs.relay")
 # How often gaps are looked at without news: what had arrived may have been dropped again,
 # and a subscriber that has fallen behind may have taken what was fetched for it.
 _RECHECK: Final = 0.25
-_GONE: Final = "the publisher went away"
 
 
 class Supply:
@@ -298,8 +298,8 @@ class Supply:
         for fetch in [f for f in self.gaps.fetches if f.peer is peer]:
             self.gaps.fetches.remove(fetch)
             fetch.cancel(StreamResetCode.MALFORMED_TRACK, now=now)
-            code = RequestErrorCode.MALFORMED_TRACK
-            self._listener.probe_refused(fetch, code, str(error), now=now)
+            refusal = Refusal(RequestErrorCode.MALFORMED_TRACK, str(error))
+            self._listener.probe_refused(fetch, refusal, now=now)
         self._listener.supply_malformed(str(error), now=now)
         self._look_again(now)
 
@@ -317,7 +317,7 @@ class Supply:
     ) -> None:
         """Note that a publisher refused a subscription."""
         self.subscriptions.remove(subscription)
-        self._refused(rejection.code, rejection.reason, now)
+        self._refused(Refusal.of(rejection), now)
 
     def subscription_resumed(self, *, now: float) -> None:
         """Note that a paused subscription forwards again."""
@@ -336,7 +336,7 @@ class Supply:
             self._finish_track(subscription.peer, self.store.largest, now)
         self._host.cache.check_complete(self.name)
         if not subscription.was_established:
-            self._refused(_gone_code(subscription.peer), _GONE, now)
+            self._refused(_gone(subscription.peer), now)
         elif not self.subscriptions:
             self._listener.supply_ended(_done_code(code), now=now)
         self._look_again(now)
@@ -360,7 +360,7 @@ class Supply:
     ) -> None:
         """Note that a FETCH was refused; nothing more comes of it."""
         self.gaps.fetches.remove(fetch)
-        self._listener.probe_refused(fetch, rejection.code, rejection.reason, now=now)
+        self._listener.probe_refused(fetch, Refusal.of(rejection), now=now)
         if rejection.code == RequestErrorCode.EXCESSIVE_LOAD and rejection.retry_after:
             fetch.peer.busy_until = now + rejection.retry_after
             self.gaps.take_back(fetch, now=now)
@@ -372,7 +372,7 @@ class Supply:
         """Note that nothing more comes on a FETCH."""
         self.gaps.fetches.remove(fetch)
         if fetch.end is None:
-            self._listener.probe_refused(fetch, _gone_code(fetch.peer), _GONE, now=now)
+            self._listener.probe_refused(fetch, _gone(fetch.peer), now=now)
         else:
             start = to_location(fetch.start)
             if isinstance(self.store.lookup(start, now=now), Found):
@@ -401,10 +401,9 @@ class Supply:
                 self._listener.probe_answered(status, now=now)
                 self._ends.status_answered(status, now=now)
             case RequestRejected():
-                self._listener.probe_refused(status, answer.code, answer.reason, now=now)
+                self._listener.probe_refused(status, Refusal.of(answer), now=now)
             case None:
-                code = _gone_code(status.peer)
-                self._listener.probe_refused(status, code, _GONE, now=now)
+                self._listener.probe_refused(status, _gone(status.peer), now=now)
         self._look_again(now)
 
     def _finish_track(self, peer: Peer, final: Location, now: float) -> bool:
@@ -432,9 +431,9 @@ class Supply:
             self.store.properties = properties
             self._has_properties = True
 
-    def _refused(self, code: int, reason: str, now: float) -> None:
+    def _refused(self, refusal: Refusal, now: float) -> None:
         if not self.subscriptions:
-            self._listener.supply_refused(code, reason, now=now)
+            self._listener.supply_refused(refusal, now=now)
         self._look_again(now)
 
     def wait_for(self, owner: Delivery, start: Location, through: Location, *, now: float) -> None:
@@ -464,12 +463,12 @@ class Supply:
             self._rearm(now)
 
 
-def _gone_code(peer: Peer) -> RequestErrorCode:
-    """Return the code for a request that a publisher left without an answer."""
+def _gone(peer: Peer) -> Refusal:
+    """Return the refusal of a request that a publisher left without an answer."""
     if peer.session.is_closed:
         # For the subscriber it is as if there had been no publisher.
-        return RequestErrorCode.DOES_NOT_EXIST
-    return RequestErrorCode.INTERNAL_ERROR
+        return NOT_FOUND
+    return Refusal(RequestErrorCode.INTERNAL_ERROR, "the publisher gave no answer")
 
 
 def _done_code(code: int) -> PublishDoneCode:

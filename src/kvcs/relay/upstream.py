@@ -34,6 +34,7 @@ from kvcs.moqt.session.events import (
     SubscribeAccepted,
     SubscriptionDrained,
     UpdateAccepted,
+    UpdateReceived,
 )
 from kvcs.moqt.track.interval import IntervalSet, to_position
 from kvcs.moqt.track.store import MAX_SUBGROUPS, TrackStore
@@ -235,6 +236,10 @@ class UpstreamSubscription:
                 self._sink.subscription_resumed(now=now)
             case StateNotified():
                 self._sink.largest_advertised(event.parameters.largest_object)
+            case UpdateReceived():
+                # A publisher may update its own PUBLISH; it changes nothing that we decide.
+                self.peer.session.accept_update(self.request_id, now=now)
+                self.peer.wake()
             case _:
                 # GOAWAY for one request, fills and pieces that we did not ask for.
                 pass

@@ -281,6 +281,63 @@ def test_stalled_publisher_ends_a_fetch_without_timeout_too(make_world):
     other.one(request_id, ev.StreamFinished)
 
 
+def test_fetch_that_may_not_wait_gets_what_is_held_and_asks_nobody(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.add_groups(0, 1, 2)
+    consumer.fetch(layers(0, 1))
+    asked = len(publisher.asked(ev.FetchReceived))
+
+    request_id = consumer.fetch(layers(0, 2), fill_timeout_ms=0)
+
+    assert consumer.objects(request_id) == whole(2)
+    assert consumer.markers(request_id)[-1] == (RangeMarker.TIMED_OUT, 2, BLOCKS)
+    assert consumer.one(request_id, ev.FetchAccepted).end_location == Location(2, BLOCKS)
+    assert len(publisher.asked(ev.FetchReceived)) == asked
+
+
+def test_hole_of_a_fetch_that_may_not_wait_has_timed_out(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.add_groups(0, 1, 2)
+    consumer.fetch(layers(0, 0))
+    consumer.fetch(layers(2, 2))
+
+    request_id = consumer.fetch(layers(0, 2), fill_timeout_ms=0)
+
+    assert consumer.objects(request_id) == [place for place in whole(3) if place[0] != 1]
+    markers = {marker for marker, *_ in consumer.markers(request_id)}
+    assert RangeMarker.TIMED_OUT in markers
+    assert RangeMarker.UNKNOWN not in markers
+
+
+@pytest.mark.parametrize("timeout_ms", [0, 2000])
+def test_fetch_of_which_nothing_is_known_in_time_times_out(world, timeout_ms):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.silent.add(ev.FetchReceived)
+    publisher.add_groups(0)
+
+    request_id = consumer.fetch(layers(0, 0), fill_timeout_ms=timeout_ms)
+    world.pass_time(timeout_ms / 1000)
+
+    assert consumer.rejection(request_id) is RequestErrorCode.TIMEOUT
+
+
+def test_time_before_the_answer_counts_for_a_fetch(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.silent |= {ev.TrackStatusReceived, ev.FetchReceived}
+    publisher.add_groups(0, 1)
+    request_id = consumer.fetch(LocationFilter.relative_start(2), fill_timeout_ms=2000)
+    world.pass_time(1.0)
+
+    publisher.silent.remove(ev.TrackStatusReceived)
+    asked = publisher.asked(ev.TrackStatusReceived)[0]
+    publisher.responder.answer_track_status(asked, publisher.store(), now=world.now)
+    world.settle()
+    world.pass_time(1.25)
+
+    assert {marker for marker, *_ in consumer.markers(request_id)} == {RangeMarker.TIMED_OUT}
+    consumer.one(request_id, ev.StreamFinished)
+
+
 def test_publisher_lost_during_a_fetch_leaves_an_honest_answer(world):
     publisher, consumer = world.publisher(), world.client()
     publisher.add_groups(0, 1, 2)

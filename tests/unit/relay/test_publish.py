@@ -47,6 +47,15 @@ def test_paused_publish_is_resumed(world):
     assert world.statistics.objects_in == BLOCKS + 1
 
 
+def test_update_of_a_publish_by_its_publisher_is_answered(world):
+    publisher = world.client()
+    request_id = push(publisher)
+
+    update_id = publisher.send(publisher.session.update, request_id, Parameters())
+
+    assert publisher.one(request_id, ev.UpdateAccepted).update_id == update_id
+
+
 def test_publish_completes_a_waiting_subscribe_and_is_not_published_to_it(world):
     publisher, consumer = world.client(), world.client()
     consumer.send(consumer.session.subscribe_tracks, SCOPE)

@@ -94,6 +94,7 @@ class Client:
         self.stores = {}
         self.silent = set()  # kinds of requests that are not answered
         self.busy = False  # serves no FETCH now
+        self.refusing = {}  # kinds of requests, and how REQUEST_ERROR answers them
         self.events = []
         self.received = []  # requests of the relay
         self.bytes_out = 0
@@ -238,7 +239,9 @@ class Client:
             return
         store = self.stores.get(event.track)
         now = self.world.now
-        if store is None:
+        if type(event) in self.refusing:
+            self.session.reject(event.request_id, **self.refusing[type(event)], now=now)
+        elif store is None:
             self.session.reject(event.request_id, RequestErrorCode.DOES_NOT_EXIST, now=now)
         elif isinstance(event, ev.SubscribeReceived):
             self.responder.answer_subscribe(event, store, now=now)

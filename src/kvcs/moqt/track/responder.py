@@ -144,12 +144,18 @@ class TrackResponder:
         store: TrackStore,
         *,
         now: float,
+        deadline: float | None = None,
         on_gap: OnGap | None = None,
     ) -> FetchDelivery | None:
         """Begin to deliver, and send FETCH_OK as soon as its End Location is known.
 
-        Without `on_gap` nobody can tell more than the store does, and FETCH_OK goes out at
-        once.
+        Args:
+            event: The FETCH.
+            store: The Track.
+            now: Monotonic seconds.
+            deadline: When FILL_TIMEOUT ends the waiting; None counts it from now.
+            on_gap: Who fills gaps; None if nobody can tell more than the store does, so that
+                FETCH_OK goes out at once.
 
         Returns:
             The delivery, or None when the FETCH was refused.
@@ -178,7 +184,7 @@ class TrackResponder:
             group_order=parameters.group_order or GroupOrder.ASCENDING,
             range_filters=parameters.range_filters,
             subscriber_priority=_or(parameters.subscriber_priority, DEFAULT_SUBSCRIBER_PRIORITY),
-            deadline=_deadline(parameters.fill_timeout_ms, now),
+            deadline=_deadline(parameters.fill_timeout_ms, now) if deadline is None else deadline,
         )
         delivery = FetchDelivery(store, event.request_id, terms, on_gap=on_gap)
         with_properties = parameters.include_properties is not False

@@ -1,0 +1,61 @@
+"""Why a subscriber is refused: what a publisher said, as far as it is the subscriber's business.
+
+Codes are hop by hop. That the relay may not ask, or that the publisher is about to leave, says
+nothing about the subscriber; and a Track that does not exist is refused with the same words
+whoever found that out, so that a policy can hide one behind them.
+
+Source: MOQT draft 22, Sections 7.4, 9.4 and 12.3.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Self
+
+from kvcs.errors import RequestErrorCode
+from kvcs.moqt.session.events import RequestRejected
+from kvcs.moqt.wire.request import Redirect
+
+__all__ = ("NOT_FOUND", "Refusal")
+
+_ABSENT: Final = frozenset({RequestErrorCode.DOES_NOT_EXIST, RequestErrorCode.GOING_AWAY})
+# What is true of the Track, whoever asks for it.
+_PASSED_ON: Final = frozenset(
+    {
+        RequestErrorCode.TIMEOUT,
+        RequestErrorCode.NOT_SUPPORTED,
+        RequestErrorCode.EXCESSIVE_LOAD,
+        RequestErrorCode.INVALID_RANGE,
+        RequestErrorCode.MALFORMED_TRACK,
+        RequestErrorCode.UNSUPPORTED_EXTENSION,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A REQUEST_ERROR to be sent.
+
+    Attributes:
+        code: Code of Section 12.3.
+        reason: Text for people.
+        redirect: Where to ask instead, with code REDIRECT and only with it.
+    """
+
+    code: RequestErrorCode
+    reason: str
+    redirect: Redirect | None = None
+
+    @classmethod
+    def of(cls, rejection: RequestRejected) -> Self:
+        """Return what the REQUEST_ERROR of a publisher means for a subscriber."""
+        code = rejection.code
+        if code in _ABSENT:
+            return cls(NOT_FOUND.code, NOT_FOUND.reason)
+        if code == RequestErrorCode.REDIRECT and rejection.redirect is not None:
+            return cls(RequestErrorCode.REDIRECT, rejection.reason, rejection.redirect)
+        if code in _PASSED_ON:
+            return cls(RequestErrorCode(code), rejection.reason)
+        return cls(RequestErrorCode.INTERNAL_ERROR, "the publisher refused this relay")
+
+
+NOT_FOUND: Final = Refusal(RequestErrorCode.DOES_NOT_EXIST, "no publisher")
+"""Nobody publishes the Track, or nobody may know."""

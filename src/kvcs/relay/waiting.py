@@ -1,0 +1,58 @@
+"""A request of a subscriber that a relay cannot answer yet.
+
+Source: MOQT draft 22, Sections 3.2.3, 9.20.5 and 9.20.6.
+"""
+
+from dataclasses import dataclass, field
+
+from kvcs.moqt.session.events import (
+    FetchReceived,
+    SubscribeReceived,
+    TrackStatusReceived,
+    UpdateReceived,
+)
+from kvcs.moqt.wire.filters import LocationFilter
+from kvcs.relay.peer import Peer
+from kvcs.relay.upstream_fetch import UpstreamFetch
+from kvcs.relay.upstream_status import UpstreamStatus
+
+__all__ = ("Probe", "Question", "Waiting")
+
+type Probe = UpstreamFetch | UpstreamStatus
+"""What was sent to a publisher to learn how far a Track goes."""
+
+type Question = Waiting[FetchReceived | TrackStatusReceived]
+
+
+@dataclass(slots=True, eq=False)
+class Waiting[E: (SubscribeReceived, FetchReceived | TrackStatusReceived)]:
+    """A request that cannot be answered yet.
+
+    Attributes:
+        peer: The subscriber.
+        event: The request.
+        deadline: How long a SUBSCRIBE waits for a publisher to appear, and a FETCH for what
+            is missing, in monotonic seconds; None if the request does not say.
+        is_refused: A publisher does not know the Track; only a new one may.
+        probe: What was sent to a publisher to learn more, for this request or another.
+        is_learned: The publisher said as much as it will.
+        updates: REQUEST_UPDATEs that came meanwhile.
+    """
+
+    peer: Peer
+    event: E
+    deadline: float | None = None
+    is_refused: bool = False
+    probe: Probe | None = None
+    is_learned: bool = False
+    updates: list[UpdateReceived] = field(default_factory=list[UpdateReceived])
+
+    @property
+    def wants_objects(self) -> bool:
+        """Whether Objects are to come at once."""
+        return self.event.parameters.forward is not False
+
+    @property
+    def location_filter(self) -> LocationFilter:
+        """The range that is asked for."""
+        return self.event.parameters.location_filter or LocationFilter.none()
