@@ -2,6 +2,7 @@
 
 from kvcs.relay.auth import Access, AccessAction, Authorize, allow_all, deny_all
 from kvcs.relay.config import RelayConfig, RelayLimits
+from kvcs.relay.disk import DiskConfig
 from kvcs.relay.relay import Relay
 from kvcs.relay.statistics import RelayStatistics
 
@@ -9,6 +10,7 @@ __all__ = (
     "Access",
     "AccessAction",
     "Authorize",
+    "DiskConfig",
     "Relay",
     "RelayConfig",
     "RelayLimits",

@@ -8,6 +8,7 @@ from kvcs.errors import ConfigError
 from kvcs.moqt.session.limits import SessionLimits
 from kvcs.moqt.wire.token import Token
 from kvcs.relay.auth import Authorize, deny_all
+from kvcs.relay.disk.config import DiskConfig
 from kvcs.transport.interface import ClientTls, ServerTls, TransportConfig
 
 __all__ = ("RelayConfig", "RelayLimits")
@@ -91,6 +92,7 @@ class RelayConfig:
         port: UDP port; 0 picks a free one.
         cache_bytes: Octets of Objects that are kept. At least two of the largest Objects
             that are accepted must fit; sensible sizes are what the machine can spare.
+        disk: Where Objects are kept on disk as well; None keeps them in memory only.
         authorize: Decides every request; refuses all unless another policy is chosen.
         limits: Bounds on what peers can make the relay hold.
         transport: Settings of the QUIC connections.
@@ -109,6 +111,7 @@ class RelayConfig:
     host: str = "127.0.0.1"
     port: int = 4433
     cache_bytes: int = _GIB
+    disk: DiskConfig | None = None
     authorize: Authorize = deny_all
     limits: RelayLimits = field(default_factory=RelayLimits)
     transport: TransportConfig = _TRANSPORT

@@ -43,7 +43,7 @@ from kvcs.relay.namespaces import (
 )
 from kvcs.relay.peer import Link, Listener, Peer
 from kvcs.relay.refusal import NOT_FOUND, Refusal
-from kvcs.relay.statistics import Metrics, RelayStatistics, frozen_counts
+from kvcs.relay.statistics import DiskUsage, Metrics, RelayStatistics, frozen_counts
 from kvcs.relay.tracks import Track
 
 __all__ = ("RelayCore",)
@@ -375,7 +375,7 @@ class RelayCore:
 
     def statistics(self) -> RelayStatistics:
         """Return a copy of all counters."""
-        metrics = self.metrics
+        metrics, disk, usage = self.metrics, self.metrics.disk, DiskUsage()
         deliveries = [d for track in self._tracks.values() for d in track.demand.deliveries()]
         subscriptions = sum(isinstance(d, SubscriptionDelivery) for d in deliveries)
         return RelayStatistics(
@@ -395,7 +395,20 @@ class RelayCore:
             cache_capacity_bytes=self.cache.capacity_bytes,
             cache_hits=metrics.fetches_served - metrics.cache_misses,
             cache_misses=metrics.cache_misses,
+            disk_hits=metrics.disk_hits,
             evicted_bytes=frozen_counts(metrics.evicted_bytes),
             requests_refused=frozen_counts(metrics.requests_refused),
             malformed_tracks=metrics.malformed_tracks,
+            disk_bytes=usage.size_bytes,
+            disk_capacity_bytes=usage.capacity_bytes,
+            disk_tracks=usage.tracks,
+            disk_queued_bytes=usage.queued_bytes,
+            disk_writable=usage.writable,
+            disk_objects_written=disk.objects_written,
+            disk_bytes_written=disk.bytes_written,
+            disk_objects_read=disk.objects_read,
+            disk_bytes_read=disk.bytes_read,
+            disk_objects_dropped=frozen_counts(disk.objects_dropped),
+            disk_evicted_bytes=frozen_counts(disk.evicted_bytes),
+            disk_failures=frozen_counts(disk.failures),
         )

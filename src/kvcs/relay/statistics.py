@@ -8,7 +8,54 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-__all__ = ("Metrics", "RelayStatistics")
+__all__ = ("DiskMetrics", "DiskUsage", "Metrics", "RelayStatistics", "frozen_counts")
+
+
+@dataclass(slots=True)
+class DiskMetrics:
+    """Counters of the disk tier since the relay started; they only grow.
+
+    Attributes:
+        objects_written: Objects written.
+        bytes_written: Their octets.
+        objects_read: Objects read, and found undamaged.
+        bytes_read: Their octets.
+        objects_dropped: Objects that were not written, by reason: ``queue`` (the disk is too
+            slow), ``budget`` (all that could make room is in use), ``oversized`` (their
+            publication exceeds the budget by itself), ``tracks``, ``failed`` (the disk was
+            full or failed shortly before, or with them).
+        evicted_bytes: Octets deleted, by reason: ``idle``, ``oversized``, ``expired``,
+            ``damaged``, ``contradicted``, ``clock`` (the wall clock went back while the
+            relay was down), ``index`` (it was unreadable, and everything with it).
+        failures: Operations that failed, by kind: ``full`` or ``error``.
+    """
+
+    objects_written: int = 0
+    bytes_written: int = 0
+    objects_read: int = 0
+    bytes_read: int = 0
+    objects_dropped: Counter[str] = field(default_factory=Counter[str])
+    evicted_bytes: Counter[str] = field(default_factory=Counter[str])
+    failures: Counter[str] = field(default_factory=Counter[str])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskUsage:
+    """What the disk tier holds at one moment; nothing without one.
+
+    Attributes:
+        size_bytes: Octets of the files.
+        capacity_bytes: Octets that they may have.
+        tracks: Tracks on disk.
+        queued_bytes: Octets that wait to be written.
+        writable: Whether Objects are written now.
+    """
+
+    size_bytes: int = 0
+    capacity_bytes: int = 0
+    tracks: int = 0
+    queued_bytes: int = 0
+    writable: bool = False
 
 
 @dataclass(slots=True)
@@ -28,8 +75,10 @@ class Metrics:
         upstream_fetches: FETCHes sent to publishers.
         fetches_served: FETCHes and fills that were begun.
         cache_misses: FETCHes and fills for which a publisher was asked.
+        disk_hits: FETCHes and fills for which the disk was read, and no publisher asked.
         evicted_bytes: Payload octets dropped from the cache, by reason.
         malformed_tracks: Tracks that contradicted themselves.
+        disk: What happened on disk.
     """
 
     sessions_opened: int = 0
@@ -44,8 +93,10 @@ class Metrics:
     upstream_fetches: int = 0
     fetches_served: int = 0
     cache_misses: int = 0
+    disk_hits: int = 0
     evicted_bytes: Counter[str] = field(default_factory=Counter[str])
     malformed_tracks: int = 0
+    disk: DiskMetrics = field(default_factory=DiskMetrics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +120,22 @@ class RelayStatistics:
         cache_capacity_bytes: Octets that the cache may hold.
         cache_hits: FETCHes and fills answered without asking a publisher.
         cache_misses: FETCHes and fills for which a publisher was asked.
+        disk_hits: Those of the hits for which the disk was read.
         evicted_bytes: Octets dropped from the cache, by reason.
         requests_refused: REQUEST_ERRORs sent, by code name.
         malformed_tracks: Tracks that contradicted themselves.
+        disk_bytes: Octets of the files on disk.
+        disk_capacity_bytes: Octets that they may have; 0 without a disk tier.
+        disk_tracks: Tracks on disk.
+        disk_queued_bytes: Octets that wait to be written.
+        disk_writable: Whether Objects are written now; not for a while after a failure.
+        disk_objects_written: Objects written since the start.
+        disk_bytes_written: Their octets.
+        disk_objects_read: Objects read since the start, and found undamaged.
+        disk_bytes_read: Their octets.
+        disk_objects_dropped: Objects that were not written, by reason.
+        disk_evicted_bytes: Octets deleted from the disk, by reason.
+        disk_failures: Operations that failed, by kind.
     """
 
     sessions: int
@@ -90,9 +154,22 @@ class RelayStatistics:
     cache_capacity_bytes: int
     cache_hits: int
     cache_misses: int
+    disk_hits: int
     evicted_bytes: Mapping[str, int]
     requests_refused: Mapping[str, int]
     malformed_tracks: int
+    disk_bytes: int
+    disk_capacity_bytes: int
+    disk_tracks: int
+    disk_queued_bytes: int
+    disk_writable: bool
+    disk_objects_written: int
+    disk_bytes_written: int
+    disk_objects_read: int
+    disk_bytes_read: int
+    disk_objects_dropped: Mapping[str, int]
+    disk_evicted_bytes: Mapping[str, int]
+    disk_failures: Mapping[str, int]
 
 
 def frozen_counts(counts: Counter[str]) -> Mapping[str, int]:
