@@ -71,11 +71,11 @@ def perform(*arguments):
 
 def check_whole(result, *, layers, blocks):
     """Check the JSON of a demo in which nothing was lost."""
-    assert result.keys() == {"consumers", "relay", "equal"}
+    assert result.keys() == {"consumers", "relay", "equal", "late"}
     assert result["relay"].keys() == {"bytes_in", "bytes_out", "upstream_subscriptions"}
     assert result["relay"]["upstream_subscriptions"] == 3  # the manifest, k and v
     assert result["equal"] is True
-    live, joined, late = result["consumers"]
+    live, joined, part = result["consumers"]
     for consumer in result["consumers"]:
         assert consumer.keys() == CONSUMER_KEYS
         for count in ("rejected", "missing", "duplicate", "excess"):
@@ -84,8 +84,23 @@ def check_whole(result, *, layers, blocks):
     for consumer in (live, joined):
         assert consumer["objects_verified"] == 2 * layers * blocks
         assert result["relay"]["bytes_in"] >= consumer["bytes"]
-    assert late["objects_verified"] == 2 * (layers // 2) * (blocks // 2)
+    assert part["objects_verified"] == 2 * (layers // 2) * (blocks // 2)
     assert result["relay"]["bytes_out"] >= sum(c["bytes"] for c in result["consumers"])
+
+
+def check_late(late, *, layers, blocks):
+    """Check the consumer that found the whole prefix in the relay, and computed it itself."""
+    extra = {"reused_tokens", "decoded_tokens", "equal", "first_token_s", "alone_first_token_s"}
+    assert late.keys() == CONSUMER_KEYS | extra
+    assert late["objects_verified"] == 2 * layers * blocks
+    for count in ("rejected", "missing", "duplicate", "excess"):
+        assert late[f"objects_{count}"] == 0
+    assert late["equal"] is True
+    assert late["decoded_tokens"] == 32
+    assert late["reused_tokens"] == blocks * 64
+    # Connecting, finding and fetching count: no token can come before the last layer.
+    assert late["last_layer_s"] < late["first_token_s"]
+    assert late["first_token_s"] < late["alone_first_token_s"]
 
 
 def test_file_goes_to_three_consumers_and_every_byte_is_the_same():
@@ -94,6 +109,7 @@ def test_file_goes_to_three_consumers_and_every_byte_is_the_same():
     assert code == 0, err
     assert len(out.splitlines()) == 1
     check_whole(json.loads(out), layers=30, blocks=4)
+    assert json.loads(out)["late"] is None
 
 
 def test_people_see_the_steps_and_a_table():
@@ -102,6 +118,7 @@ def test_people_see_the_steps_and_a_table():
     assert code == 0, err
     assert re.search(r"mid-join is there; [1-9]\d* layers are listed", err)
     assert "the publisher has left" in err
+    assert re.search(r"^publisher +\S*█  \d+\.\d\d s$", out, re.MULTILINE)
     assert "live" in out
     assert "every byte is the same; there was no model, so no token was decoded" in out
     assert "Traceback" not in err
@@ -159,6 +176,7 @@ def test_reference_model_decodes_the_same_tokens_from_what_it_received():
 
     assert code == 0, err
     check_whole(json.loads(out), layers=30, blocks=8)
+    check_late(json.loads(out)["late"], layers=30, blocks=8)
 
 
 def check_killed(result):
@@ -193,6 +211,7 @@ def test_transformers_decodes_the_same_tokens_from_what_it_received():
 
     assert code == 0, err
     check_whole(json.loads(out), layers=30, blocks=8)
+    check_late(json.loads(out)["late"], layers=30, blocks=8)
 
 
 @pytest.mark.engines

@@ -86,6 +86,11 @@ class Output:
         """Whether progress is worth drawing: a terminal, not quiet, not JSON."""
         return self._err.is_terminal and not self.quiet and not self.as_json
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether standard output can show ASCII only."""
+        return not self._out.encoding.startswith("utf")
+
     def result(self, value: dict[str, Any]) -> None:
         """Print the result of the command as one line of JSON; does nothing without --json."""
         if self.as_json:
@@ -112,8 +117,8 @@ class Output:
         self._err.print(printable(text, keep="\n"), markup=False, soft_wrap=True)
 
     def live(self, draw: Callable[[], RenderableType]) -> Live:
-        """Return a picture that is drawn again and again, for a terminal."""
-        return Live(get_renderable=draw, console=self._err, refresh_per_second=12)
+        """Return a picture that is drawn again and again, for a terminal, and then taken away."""
+        return Live(get_renderable=draw, console=self._err, refresh_per_second=12, transient=True)
 
     def progress(self, *columns: Any) -> Progress:
         """Return a progress display that draws only where a person can see it."""

@@ -60,6 +60,11 @@ def test_any_difference_is_unequal(changes):
     assert not portion(**changes).is_equal
 
 
+def test_other_tokens_of_the_same_bytes_are_told_apart_from_other_bytes():
+    assert portion(compared=False).has_equal_bytes
+    assert not portion(digests={0: ["xx", "a1"], 1: ["b0", "b1"]}).has_equal_bytes
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"missing": 1}, {"rejected": 1}, {"complete": False}, {"digests": {0: ["a0", "a1"]}}],

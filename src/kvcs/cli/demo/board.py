@@ -1,5 +1,6 @@
-"""The picture of the demo: one row per process, a cell per layer."""
+"""The picture of the demo: a cell per layer while it runs, then a drawing of when they came."""
 
+import time
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
@@ -10,25 +11,26 @@ from rich.table import Table
 from rich.text import Text
 
 from kvcs.cli._output import Output, format_bytes
+from kvcs.cli.demo.chart import ChartRow, draw_chart
 from kvcs.cli.demo.messages import LayerPassed
 
-__all__ = ("Board",)
+__all__ = ("PUBLISHER", "Board")
 
-_PUBLISHER: Final = "publisher"
+PUBLISHER: Final = "publisher"
 # A cell stands for several layers where there would be more cells than a terminal has room for.
 _MAX_CELLS: Final = 48
 
 
 @dataclass(slots=True)
 class _Row:
+    chart: ChartRow
     layers: set[int] = field(default_factory=set[int])
     size_bytes: int = 0
-    seconds: float = 0.0
 
     def add(self, layer: LayerPassed) -> None:
         self.layers.add(layer.layer_index)
         self.size_bytes += layer.size_bytes
-        self.seconds = max(self.seconds, layer.seconds)
+        self.chart.seconds.append(layer.seconds)
 
 
 class Board:
@@ -42,6 +44,7 @@ class Board:
         self._output = output
         self._rows: dict[str, _Row] = {}
         self._layers = 0
+        self._opened_at: float | None = None
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
@@ -70,27 +73,50 @@ class Board:
         self._output.complain(text)
 
     def open(self, *, layers: int) -> None:
-        """Fix the number of cells."""
+        """Fix the number of cells; the publisher's row is the first one."""
         self._layers = layers
+        self._row(PUBLISHER)
+
+    def begin(self, name: str, *, note: str = "") -> None:
+        """Note that a process begins now, for a row of its own.
+
+        Args:
+            name: The process.
+            note: Its row has a clock of its own, and why; empty for the clock of the first row.
+        """
+        now = time.monotonic()
+        if self._opened_at is None:
+            self._opened_at = now
+        chart = self._row(name).chart
+        chart.start = 0.0 if note else now - self._opened_at
+        chart.note = note
 
     def publish_layer(self, layer: LayerPassed) -> None:
         """Note a layer that was published."""
-        self.receive_layer(_PUBLISHER, layer)
+        self.receive_layer(PUBLISHER, layer)
 
     def receive_layer(self, name: str, layer: LayerPassed) -> None:
-        """Note a layer that a consumer can use."""
-        self._rows.setdefault(name, _Row()).add(layer)
+        """Note a layer that a consumer can use, perhaps before it was said to have begun."""
+        self._row(name).add(layer)
+
+    def chart(self, *, is_plain: bool) -> list[str]:
+        """Return the lines of the drawing of what came when."""
+        return draw_chart([row.chart for row in self._rows.values()], is_plain=is_plain)
+
+    def _row(self, name: str) -> _Row:
+        return self._rows.setdefault(name, _Row(ChartRow(name)))
 
     def _draw(self) -> RenderableType:
-        table = Table.grid(padding=(0, 2))
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+        for title in ("process", f"layers 0 to {self._layers - 1}", "", "bytes", "last layer"):
+            table.add_column(title, no_wrap=True)
         for name, row in list(self._rows.items()):  # filled while a thread draws
-            rate = row.size_bytes / row.seconds if row.seconds else 0.0
             table.add_row(
                 name,
-                self._cells(row, "cyan" if name == _PUBLISHER else "green"),
+                self._cells(row, "cyan" if name == PUBLISHER else "green"),
                 f"{len(row.layers)}/{self._layers}",
                 format_bytes(row.size_bytes),
-                f"{format_bytes(rate)}/s",
+                f"{row.chart.end - row.chart.start:.2f} s",
             )
         return table
 

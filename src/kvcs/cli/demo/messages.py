@@ -95,6 +95,8 @@ class ConsumerJob(_EndpointJob):
         layers: The first so many layers; None for all.
         blocks: The first so many blocks; None for all.
         new_tokens: Tokens to decode; 0 for none.
+        alone_first: Run without reuse before the retrieval, and once before that uncounted: both
+            runs then find the process in the same state.
         idle_timeout: Seconds after which a silent relay counts as gone.
     """
 
@@ -102,6 +104,7 @@ class ConsumerJob(_EndpointJob):
     layers: int | None = None
     blocks: int | None = None
     new_tokens: int = 0
+    alone_first: bool = False
     idle_timeout: float = 10.0
 
 
@@ -165,7 +168,9 @@ class Retrieved(_Line):
     Attributes:
         text: What was decoded.
         reused_tokens: Tokens whose keys and values were not computed.
-        time_to_first_token: Seconds, or None when nothing was decoded.
+        time_to_first_token: Seconds, or None when nothing was decoded. They count from the
+            moment when the publication was found; of a consumer that ran alone first, from before
+            it connected to the relay.
         failure: Why the prefix was given up, or None.
         is_like_file: Every byte equals the file's; None where there is no file.
     """

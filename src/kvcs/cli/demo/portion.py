@@ -20,13 +20,17 @@ class Portion:
         digests: Layer digests of its blocks, by layer.
         retrieved: The outcome of its retrieval.
         compared: Its run without reuse, if it decodes.
-        is_equal: Every byte it took is the published one, and its tokens are equal.
+        is_late: It took the whole prefix when all of it was in the relay.
+        has_equal_bytes: Every byte it took is the published one.
+        is_equal: And its tokens are equal.
     """
 
     name: str
+    is_late: bool = False
     digests: dict[int, list[str]] = field(default_factory=dict[int, list[str]])
     retrieved: Retrieved | None = None
     compared: Compared | None = None
+    has_equal_bytes: bool = False
     is_equal: bool = False
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -67,13 +71,13 @@ class Portion:
         """
         outcome = self.retrieved
         assert outcome is not None
-        same_bytes = outcome.is_like_file is not False and all(
+        self.has_equal_bytes = outcome.is_like_file is not False and all(
             digests == published[layer_index][: outcome.blocks]
             for layer_index, digests in self.digests.items()
         )
         has_decoded = outcome.time_to_first_token is not None
         same_tokens = self.compared is not None and self.compared.is_equal
-        self.is_equal = same_bytes and (same_tokens or not (decodes and has_decoded))
+        self.is_equal = self.has_equal_bytes and (same_tokens or not (decodes and has_decoded))
 
     def report(self) -> dict[str, Any]:
         """Return the consumer's part of ``kvcs demo --json``."""
@@ -89,4 +93,18 @@ class Portion:
             "bytes": outcome.payload_bytes,
             "first_layer_s": rounded(outcome.first_layer_s),
             "last_layer_s": rounded(outcome.last_layer_s),
+        }
+
+    def report_decoding(self) -> dict[str, Any]:
+        """Return `report`, and what was decoded, with reuse and alone."""
+        outcome, compared = self.retrieved, self.compared
+        assert outcome is not None
+        assert compared is not None
+        return {
+            **self.report(),
+            "reused_tokens": outcome.reused_tokens,
+            "decoded_tokens": compared.tokens,
+            "equal": self.is_equal,
+            "first_token_s": rounded(outcome.time_to_first_token),
+            "alone_first_token_s": rounded(compared.time_to_first_token),
         }

@@ -28,18 +28,39 @@ __all__ = ("retrieve",)
 
 
 async def retrieve(link: Link, job: ConsumerJob) -> None:
-    """Retrieve and decode at the first `Go`, compare at the second.
+    """Retrieve and decode at the first `Go`, tell at the second how it compares.
 
     Raises:
         KvcsError: There is no such publication, or the relay cannot be reached.
     """
     material = await asyncio.to_thread(load_material, job)
+    link.send(material.ready())
+    await link.go()
+    alone: Generation | None = None
+    if job.alone_first and material.engine is not None:
+        await _run_alone(material.engine, material, new_tokens=1)
+        alone = await _run_alone(material.engine, material, new_tokens=job.new_tokens)
+    generation = await _take(link, job, material)
+    if generation is not None and material.engine is not None:
+        await link.go()
+        if alone is None:
+            alone = await _run_alone(material.engine, material, new_tokens=job.new_tokens)
+        link.send(
+            Compared(
+                is_equal=alone.tokens == generation.tokens,
+                tokens=len(alone.tokens),
+                time_to_first_token=alone.time_to_first_token,
+            )
+        )
+
+
+async def _take(link: Link, job: ConsumerJob, material: Material) -> Generation | None:
+    """Connect, find the publication and take it; return what was decoded from it."""
+    taking = _Taking(link, job, material, asked=asyncio.get_running_loop().time())
     config = ConnectConfig(
         tls=ClientTls(ca_file=str(Path(job.directory) / "ca.pem")),
         transport=TransportConfig(idle_timeout=job.idle_timeout),
     )
-    link.send(material.ready())
-    await link.go()
     async with connect(job.url, config) as connection:
         consumer = Consumer(
             connection,
@@ -48,16 +69,10 @@ async def retrieve(link: Link, job: ConsumerJob) -> None:
             # A consumer may be here before the publisher: it waits for the announcement.
             config=ConsumerConfig(discovery_wait=job.timeout),
         )
-        taking = _Taking(link, job, material)
-        generation = await taking.run(consumer)
-    if generation is not None and material.engine is not None:
-        await link.go()
-        link.send(await _compare(material.engine, material, generation, job.new_tokens))
+        return await taking.run(consumer)
 
 
-async def _compare(
-    engine: Engine, material: Material, generation: Generation, new_tokens: int
-) -> Compared:
+async def _run_alone(engine: Engine, material: Material, *, new_tokens: int) -> Generation:
     """Run without reuse, in the same passes as with it."""
     stopped = False
 
@@ -65,7 +80,7 @@ async def _compare(
         nonlocal stopped
         stopped = True
 
-    plain = await run_in_engine_thread(
+    return await run_in_engine_thread(
         lambda: engine.generate(
             material.tokens,
             new_tokens=new_tokens,
@@ -74,21 +89,23 @@ async def _compare(
         ),
         stop=stop,
     )
-    return Compared(
-        is_equal=plain.tokens == generation.tokens,
-        tokens=len(plain.tokens),
-        time_to_first_token=plain.time_to_first_token,
-    )
 
 
 @dataclass(slots=True)
 class _Taking:
-    """One retrieval, and what the demo is told about it."""
+    """One retrieval, and what the demo is told about it.
+
+    Attributes:
+        asked: When the consumer began to connect.
+        waited: Seconds since then when decoding began, if they count.
+    """
 
     link: Link
     job: ConsumerJob
     material: Material
+    asked: float
     is_like_file: bool | None = None
+    waited: float = 0.0
 
     async def run(self, consumer: Consumer) -> Generation | None:
         """Find the publication, take it and decode; return what was decoded."""
@@ -122,6 +139,8 @@ class _Taking:
         engine = self.material.engine
         if engine is None or not self.job.new_tokens:
             return None
+        if self.job.alone_first:
+            self.waited = asyncio.get_running_loop().time() - self.asked
         return await generate_streaming(
             engine,
             self.material.tokens,
@@ -179,7 +198,7 @@ class _Taking:
         if engine is not None and generation is not None:
             outcome.text = engine.detokenize(generation.tokens)
             outcome.reused_tokens = generation.reused_tokens
-            outcome.time_to_first_token = generation.time_to_first_token
+            outcome.time_to_first_token = self.waited + generation.time_to_first_token
             outcome.failure = str(generation.failure) if generation.failure else None
         return outcome
 

@@ -2,7 +2,9 @@
 
 Nothing happens by time: the first consumer waits for the announcement before the first layer is
 computed, the second one joins when a layer in the middle has been published (the publisher
-waits for it there), the third one comes when the publisher's process has ended.
+waits for it there), the third one comes when the publisher's process has ended. Where there is a
+model, a fourth one comes last, alone with the relay: it computes the prompt, then takes the whole
+prefix from the relay, and shows what reuse is worth.
 """
 
 import asyncio
@@ -12,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kvcs.cli._errors import TIMEOUT_HINT, ExitCode, Incomplete
-from kvcs.cli.demo.board import Board
+from kvcs.cli.demo.board import PUBLISHER, Board
 from kvcs.cli.demo.material import FILE
 from kvcs.cli.demo.messages import (
     Announced,
@@ -37,6 +39,7 @@ __all__ = ("DemoConfig", "DemoResult", "Scenario")
 
 _CACHE_BYTES: Final = 256 * 2**20
 NEW_TOKENS: Final = 32
+_LATER: Final = "(came after the end)"
 # Seconds after which a consumer takes a silent relay for gone: a busy machine is not a dead one,
 # but where the relay is killed on purpose nobody wants to wait long.
 _IDLE_TIMEOUT: Final = 10.0
@@ -66,6 +69,7 @@ class DemoResult:
 
     Attributes:
         portions: One per consumer.
+        late: The consumer that takes the whole prefix when it is there; None without a model.
         relay: Counters of the relay.
         equal: Every byte and every token is what it must be.
         succeeded: And nothing is missing or was rejected, unless the relay was killed.
@@ -75,6 +79,7 @@ class DemoResult:
     relay: RelayCounters
     equal: bool
     succeeded: bool
+    late: Portion | None = None
 
 
 class Scenario:
@@ -129,21 +134,23 @@ class Scenario:
     async def _perform(self, relay: NodeProcess) -> DemoResult:
         publisher = await self._start_publisher()
         live, first = await self._start_consumer("live")
-        late, second = await self._start_consumer("mid-join")
+        joining, second = await self._start_consumer("mid-join")
         await self._open(publisher, live, first)
         await second.expect(Ready)
         await publisher.expect(Halfway)
         second.go()
-        await self._join(late, second)
+        await self._join(joining, second)
         publisher.go()
-        for portion, node in ((live, first), (late, second)):
+        for portion, node in ((live, first), (joining, second)):
             portion.retrieved = await node.expect(Retrieved)
         await publisher.ended()
         self._board.note("the publisher has left")
-        last = await self._take_part()
-        for portion, node in ((live, first), (late, second)):
+        part = await self._take_part()
+        for portion, node in ((live, first), (joining, second)):
             await self._compare(portion, node)
-        return self._judge([live, late, last], await self._statistics(relay))
+            await node.ended()
+        late = await self._take_whole() if self._decodes else None
+        return self._judge([live, joining, part], await self._statistics(relay), late)
 
     async def _perform_with_a_killed_relay(self, relay: NodeProcess) -> DemoResult:
         """Kill the relay when the consumer's forward pass has used half of the layers."""
@@ -179,10 +186,12 @@ class Scenario:
         announced = await publisher.expect(Announced)
         self._board.note(f"publication {announced.namespace}")
         await self._join(live, first)
+        self._board.begin(PUBLISHER)
         publisher.go()
 
-    async def _join(self, portion: Portion, node: NodeProcess) -> None:
+    async def _join(self, portion: Portion, node: NodeProcess, *, note: str = "") -> None:
         joined = await node.expect(Joined)
+        self._board.begin(portion.name, note=note)
         self._board.note(
             f"consumer {portion.name} is there; {joined.listed_layers} layers are listed"
         )
@@ -199,8 +208,19 @@ class Scenario:
         )
         await node.expect(Ready)
         node.go()
-        await self._join(portion, node)
+        await self._join(portion, node, note=_LATER)
         portion.retrieved = await node.expect(Retrieved)
+        return portion
+
+    async def _take_whole(self) -> Portion:
+        """Let a consumer compute the prompt, then do it again with the prefix from the relay."""
+        portion, node = await self._start_consumer("late", alone_first=True)
+        await node.expect(Ready)
+        self._board.note("consumer late computes the prompt alone, then takes its prefix")
+        node.go()
+        await self._join(portion, node, note=_LATER)
+        portion.retrieved = await node.expect(Retrieved)
+        await self._compare(portion, node)
         return portion
 
     async def _compare(self, portion: Portion, node: NodeProcess) -> None:
@@ -246,8 +266,9 @@ class Scenario:
         prompt: Ready | None = None,
         layers: int | None = None,
         blocks: int | None = None,
+        alone_first: bool = False,
     ) -> tuple[Portion, NodeProcess]:
-        portion = Portion(name)
+        portion = Portion(name, is_late=alone_first)
 
         def note_layer(layer: LayerPassed) -> None:
             portion.add(layer)
@@ -259,6 +280,7 @@ class Scenario:
             layers=layers,
             blocks=blocks,
             new_tokens=NEW_TOKENS if self._decodes and prompt is None else 0,
+            alone_first=alone_first,
             idle_timeout=_SHORT_IDLE_TIMEOUT if self._config.kill_relay else _IDLE_TIMEOUT,
         )
         node = NodeProcess(f"consumer {name!r}", job, on_layer=note_layer)
@@ -276,11 +298,16 @@ class Scenario:
 
     # The verdict.
 
-    def _judge(self, portions: list[Portion], relay: RelayCounters) -> DemoResult:
-        for portion in portions:
+    def _judge(
+        self, portions: list[Portion], relay: RelayCounters, late: Portion | None = None
+    ) -> DemoResult:
+        everyone = portions if late is None else [*portions, late]
+        for portion in everyone:
             portion.judge(self._published, decodes=self._decodes)
-        equal = all(portion.is_equal for portion in portions)
-        whole = all(portion.is_whole for portion in portions)
+        equal = all(portion.is_equal for portion in everyone)
+        whole = all(portion.is_whole for portion in everyone)
         lost = [portion for portion in portions if portion.is_recomputed]
         succeeded = equal and (bool(lost) if self._config.kill_relay else whole)
-        return DemoResult(portions=portions, relay=relay, equal=equal, succeeded=succeeded)
+        return DemoResult(
+            portions=portions, late=late, relay=relay, equal=equal, succeeded=succeeded
+        )
