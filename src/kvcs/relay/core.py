@@ -9,7 +9,7 @@ is synchronous, so that both filters of a SUBSCRIBE are resolved against one Lar
 Source: MOQT draft 22, Sections 4, 7 and 15.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Final
@@ -37,6 +37,7 @@ from kvcs.relay.auth import Access, AccessAction, Authorize
 from kvcs.relay.cache import Cache
 from kvcs.relay.config import RelayLimits
 from kvcs.relay.discovery import Discovery, NamespaceRequest
+from kvcs.relay.drain import Drain
 from kvcs.relay.namespaces import (
     PeerId,
     reserved_code,
@@ -95,6 +96,7 @@ class RelayCore:
         limits: Bounds on what peers can make it hold.
         metrics: Counters.
         discovery: What is listed, and for whom.
+        drain: The orderly end.
     """
 
     def __init__(
@@ -122,6 +124,7 @@ class RelayCore:
             on_complete=self.discovery.namespaces.track_completed,
             on_lost=self._lose_track,
         )
+        self.drain = Drain(self)
         self._authorize = authorize
         self._on_deadline = on_deadline
         self._peers: dict[PeerId, Peer] = {}
@@ -169,6 +172,7 @@ class RelayCore:
                 self._receive_track_request(peer, event)
             case SetupComplete():
                 peer.tokens = event.options.authorization_tokens
+                self.drain.ask(peer, now=self._now)
             case GoawayReceived(request_id=None):
                 peer.going_away = True
             case SessionClosed():
@@ -199,6 +203,7 @@ class RelayCore:
     def _disconnect(self, peer: Peer, event: SessionClosed) -> None:
         self.metrics.sessions_closed += 1
         del self._peers[peer.id]
+        self.drain.forget(peer)
         self.discovery.disconnect(peer, now=self._now)
         for request_id in peer.followed():
             listener = peer.listener(request_id)
@@ -251,6 +256,14 @@ class RelayCore:
     def peer(self, peer_id: PeerId) -> Peer | None:
         """Return an open session."""
         return self._peers.get(peer_id)
+
+    def peers(self) -> Iterable[Peer]:
+        """Return the open sessions."""
+        return self._peers.values()
+
+    def tracks(self) -> Iterable[Track]:
+        """Return the Tracks with any state."""
+        return self._tracks.values()
 
     def tracks_below(self, prefix: TrackNamespace) -> list[Track]:
         """Return the Tracks with any state in a namespace or below it."""

@@ -46,6 +46,7 @@ from kvcs.relay.waiting import Probe, Question, Waiting
 __all__ = ("Demand",)
 
 _LAST_WORDS: Final = (RequestCancelled, RequestRejected, SessionClosed, SubscriberFinished)
+_LEAVING: Final = Refusal(RequestErrorCode.GOING_AWAY, "this relay is going away")
 _NOBODY_CAME: Final = Refusal(RequestErrorCode.TIMEOUT, "no publisher appeared")
 
 
@@ -309,6 +310,14 @@ class Demand:
     def probe_refused(self, probe: Probe, refusal: Refusal, *, now: float) -> None:
         """Note that a publisher did not say more about the Track."""
         self._questions.probe_refused(probe, refusal, now=now)
+
+    def leave(self, *, now: float) -> None:
+        """End everything, since the relay is about to close."""
+        for route, waiting in tuple(self._subscribes.items()):
+            del self._subscribes[route]
+            self.refuse(waiting, _LEAVING, now=now)
+        self._questions.refuse_all(_LEAVING, now=now)
+        self._end_all(PublishDoneCode.GOING_AWAY, "", drain=False, now=now)
 
     def _end_all(self, code: PublishDoneCode, reason: str, *, drain: bool, now: float) -> None:
         peers = {peer.id: peer for peer, _ in self._served.values()}

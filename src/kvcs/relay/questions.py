@@ -119,6 +119,12 @@ class Questions:
                 del self._waiting[route]
                 self._audience.refuse(question, refusal, now=now)
 
+    def refuse_all(self, refusal: Refusal, *, now: float) -> None:
+        """Refuse everything that waits."""
+        for route, question in tuple(self._waiting.items()):
+            del self._waiting[route]
+            self._audience.refuse(question, refusal, now=now)
+
     def _expire(self, route: Route, now: float) -> None:
         """Answer a FETCH that may wait no longer with what there is."""
         question = self._waiting.get(route)

@@ -5,6 +5,7 @@ keeps one timer for everything that the core waits for.
 """
 
 import asyncio
+import contextlib
 import logging
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -63,6 +64,7 @@ class Relay:
         self._server: Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._drained = asyncio.Event()
 
     def __repr__(self) -> str:
         return f"<Relay {self._core!r}>"
@@ -119,6 +121,28 @@ class Relay:
             self._timer.cancel()
         self._loop = None
 
+    async def drain(self, timeout: float, uri: str = "") -> None:  # noqa: ASYNC109
+        """Ask everybody to leave, and wait until they have; then end the ``async with`` block.
+
+        What is running goes on, new requests are refused with GOING_AWAY.
+
+        Args:
+            timeout: Seconds that everybody gets; who is still there then is closed.
+            uri: Where to go, ``moqt://…``; empty is the URI of this relay, for a restart.
+        """
+        assert self._loop is not None, "the relay is open"
+        _logger.info("relay drains for at most %g s", timeout)
+        self._core.drain.begin(timeout, uri, now=self._loop.time())
+        self._look_for_end()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._drained.wait()
+        _logger.info("relay drained, %d sessions left", self.statistics().sessions)
+
+    def _look_for_end(self) -> None:
+        if self._core.drain.is_over:
+            self._drained.set()
+
     def _accept(self, connection: Connection) -> None:
         connection.outbox = _RelayOutbox(connection, self._core.metrics, self._egress)
         connection.on_closed(lambda: self._egress.forget(connection))
@@ -128,6 +152,7 @@ class Relay:
             self._core.receive(peer, event, now=connection.now)
 
         connection.listen(receive)
+        connection.on_closed(self._look_for_end)
 
     def _close_stalled(self, now: float) -> None:
         """Close the sessions of subscribers that take nothing of what waits for them."""

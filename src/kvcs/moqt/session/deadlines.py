@@ -25,6 +25,7 @@ class Timer(IntEnum):
     UPDATE_ANSWER = auto()
     DRAIN = auto()
     GOAWAY = auto()
+    REQUEST_GOAWAY = auto()
 
 
 type _Key = tuple[Timer, int]

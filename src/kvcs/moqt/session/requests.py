@@ -40,6 +40,12 @@ from kvcs.names import TrackNamespace
 __all__ = ("Encodable", "Requests", "track_refusal")
 
 _CANCELLED: Final = StreamResetCode.CANCELLED
+_REQUEST_TIMERS: Final = (
+    Timer.ANSWER,
+    Timer.UPDATE_ANSWER,
+    Timer.DRAIN,
+    Timer.REQUEST_GOAWAY,
+)
 # Milliseconds that a peer with too many requests is asked to wait.
 _LOAD_RETRY_MS: Final = 1000
 # Namespaces that the application never sees (Section 2.4.3).
@@ -305,6 +311,22 @@ class Requests:
         if not request.is_over:
             self._context.emit(event)
 
+    def send_goaway(self, request_id: RequestId, uri: str, timeout: float) -> None:
+        """Send GOAWAY for one request."""
+        context = self._context
+        request = self._registry.find(request_id)
+        if request is None:
+            return
+        message = Goaway.of(uri, timeout, is_client=context.side is Side.CLIENT)
+        if request.sent_away:
+            raise LocalProtocolError(f"a second GOAWAY for request {request_id}")
+        if not request.can_send:
+            raise LocalProtocolError(f"our direction of request {request_id} has ended")
+        request.advance(Input.SEND_GOAWAY)
+        request.sent_away = True
+        context.send(request.stream_id, message.encode())
+        context.wait(Timer.REQUEST_GOAWAY, request_id, timeout or context.limits.goaway_timeout)
+
     # Ends.
 
     def cancel(self, request_id: RequestId, code: int, *, is_requester: bool) -> None:
@@ -327,7 +349,7 @@ class Requests:
         """End a request abruptly and tell the application, which did not ask for it."""
         request.advance(Input.CANCEL)
         self.report_cancelled(request, code)
-        self.end(request)
+        self.end(request, code)
 
     def receive_cancel(self, request: Request, code: int) -> None:
         """Take the peer's abrupt end of one direction or both."""
@@ -391,7 +413,7 @@ class Requests:
                 context.send(request.stream_id, b"", fin=True)
         if request.can_receive and is_abrupt:
             context.stop(request.stream_id, code)
-        for timer in (Timer.ANSWER, Timer.UPDATE_ANSWER, Timer.DRAIN):
+        for timer in _REQUEST_TIMERS:
             context.deadlines.clear(timer, request.request_id)
         self._aliases.release(request)
         self._incoming.stop_all(request, code)
@@ -405,6 +427,10 @@ class Requests:
             self.give_up(request, RequestErrorCode.TIMEOUT, "no answer in time")
         else:
             self.abandon(request)
+
+    def expire_goaway(self, request_id: RequestId) -> None:
+        """End a request that did not move away in time."""
+        self.abandon(self._registry.by_id[request_id], StreamResetCode.GOING_AWAY)
 
     def _check_redirect(self, request: Request, redirect: Redirect | None) -> None:
         if redirect is None:

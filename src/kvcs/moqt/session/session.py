@@ -155,6 +155,21 @@ class Session:
         """The peer's SETUP, once it arrived."""
         return self._context.peer_options
 
+    @property
+    def side(self) -> Side:
+        """Which end of the connection this is."""
+        return self._context.side
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is open, in either direction."""
+        return not self._registry.by_id
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether we have asked the peer to leave."""
+        return self._context.goaway_sent
+
     def is_active(self, request_id: RequestId) -> bool:
         """Tell whether a request, ours or the peer's, is not over."""
         return not self._closed and request_id in self._registry.by_id
@@ -180,17 +195,31 @@ class Session:
 
     # The session as a whole.
 
-    def goaway(self, uri: str = "", timeout: float = 0.0, *, now: float) -> None:
-        """Ask the peer to leave; new requests are refused from now on.
+    def goaway(
+        self,
+        uri: str = "",
+        timeout: float = 0.0,
+        *,
+        request_id: RequestId | None = None,
+        now: float,
+    ) -> None:
+        """Ask the peer to leave, or to move one request.
+
+        From a session that leaves no new requests are taken.
 
         Args:
             uri: Where to go; empty is the same URI, and all that a client may say.
-            timeout: Seconds after which the session closes if requests are open; 0 leaves
-                it to `SessionLimits.goaway_timeout`.
+            timeout: Seconds after which the session closes if requests are open, or the
+                request is reset; 0 leaves it to `SessionLimits.goaway_timeout`.
+            request_id: The one request that is to move, of either side; None for all.
             now: Monotonic seconds.
         """
-        if self._command(now):
+        if not self._command(now):
+            return
+        if request_id is None:
             self._control.send_goaway(uri, timeout)
+        else:
+            self._requests.send_goaway(request_id, uri, timeout)
 
     def close(self, code: int = 0, reason: str = "", *, now: float) -> None:
         """Close the session after what is pending; nothing happens when it is closed."""
@@ -480,6 +509,8 @@ class Session:
                 self._updates.expire(RequestId(subject))
             case Timer.DRAIN:
                 self._subscriptions.expire(RequestId(subject))
+            case Timer.REQUEST_GOAWAY:
+                self._requests.expire_goaway(RequestId(subject))
             case Timer.PENDING_STREAM:
                 self._incoming.expire_held(StreamId(subject))
             case _:

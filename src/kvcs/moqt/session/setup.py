@@ -109,10 +109,8 @@ class ControlStreams:
             raise LocalProtocolError("GOAWAY before SETUP")
         if context.goaway_sent:
             raise LocalProtocolError("a second GOAWAY")
-        if uri and context.side is Side.CLIENT:
-            raise LocalProtocolError("the GOAWAY of a client names no URI")
-        timeout_ms = round(timeout * 1000)
-        context.send(self._stream_id, Goaway(uri=uri, timeout_ms=timeout_ms).encode())
+        message = Goaway.of(uri, timeout, is_client=context.side is Side.CLIENT)
+        context.send(self._stream_id, message.encode())
         context.goaway_sent = True
         context.wait(Timer.GOAWAY, 0, timeout or context.limits.goaway_timeout)
 

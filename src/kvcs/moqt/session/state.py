@@ -5,13 +5,15 @@ the side that answers it; they stand at the top of the file of that kind. A tabl
 state and an input to the next state; what is not in it is illegal: a violation when it
 was received, a bug of the caller when it was our command.
 
-Two rules hold for all tables and are not repeated in them:
+Three rules hold for all tables and are not repeated in them:
 
 1. A request that ended abruptly (`State.CANCELLED`) absorbs every input. What the peer
    sent before it knew is not its fault, and neither is a command that our application
    gave before it had read the event.
 2. A request may be ended abruptly by either side in any state that is not final
    (`Input.CANCEL`, `Input.RECEIVE_CANCEL`); in `State.TERMINATED` that changes nothing.
+3. A GOAWAY for one request (`Input.SEND_GOAWAY`) may be sent while the request is going on
+   and our direction of its stream is open, and changes nothing (Section 9.2).
 
 Source: MOQT draft 22, Sections 3.1.2 and 6.4.2.
 """
@@ -75,6 +77,7 @@ class Input(Enum):
     SEND_NOTIFY = auto()
     SEND_NAMESPACE = auto()
     SEND_SKIPPED = auto()
+    SEND_GOAWAY = auto()
     CANCEL = auto()
     RECEIVE_OK = auto()
     RECEIVE_ERROR = auto()
@@ -99,6 +102,7 @@ class Input(Enum):
 type Table = Mapping[tuple[State, Input], State]
 
 _CANCELS = frozenset({Input.CANCEL, Input.RECEIVE_CANCEL})
+_GOING_ON = frozenset({State.PENDING, State.ESTABLISHED})
 
 
 def next_state(table: Table, state: State, step: Input) -> State | None:
@@ -107,6 +111,8 @@ def next_state(table: Table, state: State, step: Input) -> State | None:
         return state
     if step in _CANCELS:
         return table.get((state, step), State.CANCELLED)
+    if step is Input.SEND_GOAWAY:
+        return state if state in _GOING_ON else None
     return table.get((state, step))
 
 
@@ -150,6 +156,7 @@ class Request:
         can_receive: The peer's direction is open.
         awaits_subscriber: PUBLISH_DONE was sent, the subscriber has not ended its side.
         went_away: A GOAWAY came on its stream.
+        sent_away: A GOAWAY of ours went out on its stream.
         updates_sent: Our unanswered updates with their parameters, oldest first.
         updates_received: The peer's unanswered updates, likewise.
         fills: Ids that a fetch stream may name, with the order of Groups asked for there.
@@ -178,6 +185,7 @@ class Request:
         "properties",
         "request_id",
         "rules",
+        "sent_away",
         "state",
         "stream_id",
         "streams_announced",
@@ -214,6 +222,7 @@ class Request:
         self.can_receive = True
         self.awaits_subscriber = False
         self.went_away = False
+        self.sent_away = False
         self.updates_sent: deque[tuple[RequestId, Parameters]] = deque()
         self.updates_received: deque[tuple[RequestId, Parameters]] = deque()
         self.fills: dict[RequestId, GroupOrder | None] = {}

@@ -11,7 +11,7 @@ up to Largest, the subscription what comes after it, and nothing falls between t
 Source: MOQT draft 22, Sections 3.1 to 3.4, 9.5 to 9.7 and 9.11 to 9.13.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -48,6 +48,16 @@ MAX_FETCHES: Final = 16
 MAX_FILLS: Final = 16
 # When a subscriber with too many fetches may try again.
 _RETRY_INTERVAL_MS: Final = 1000
+
+# What a code of PUBLISH_DONE means for a fetch: refused, or reset.
+_CODES: Final[Mapping[PublishDoneCode, tuple[RequestErrorCode, StreamResetCode]]] = {
+    PublishDoneCode.MALFORMED_TRACK: (
+        RequestErrorCode.MALFORMED_TRACK,
+        StreamResetCode.MALFORMED_TRACK,
+    ),
+    PublishDoneCode.GOING_AWAY: (RequestErrorCode.GOING_AWAY, StreamResetCode.GOING_AWAY),
+}
+_OTHER_CODES: Final = (RequestErrorCode.INTERNAL_ERROR, StreamResetCode.INTERNAL_ERROR)
 
 _NO_FILTER: Final = LocationFilter.none()
 
@@ -247,9 +257,7 @@ class TrackResponder:
             subscription.delivery.end(code, reason, drain=drain)
         if drain:
             return
-        error, reset = RequestErrorCode.INTERNAL_ERROR, StreamResetCode.INTERNAL_ERROR
-        if code is PublishDoneCode.MALFORMED_TRACK:
-            error, reset = RequestErrorCode.MALFORMED_TRACK, StreamResetCode.MALFORMED_TRACK
+        error, reset = _CODES.get(code, _OTHER_CODES)
         for subscription in served:
             for fill in subscription.delivery.fills:
                 fill.fail(self._session, now=now, code=reset)

@@ -18,7 +18,7 @@ What becomes of the streams is written in `kvcs.moqt.track.subgroup_streams`.
 Source: MOQT draft 22, Sections 3.1, 5.1, 5.2, 7.5 and 11.3.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -43,6 +43,13 @@ __all__ = ("MAX_OPEN_SUBGROUPS", "SubscriptionDelivery")
 # Enough to keep a link busy while Groups overtake each other, few enough that the lowest
 # Group is not starved by the others.
 MAX_OPEN_SUBGROUPS: Final = 8
+
+# How the streams end that a code of PUBLISH_DONE cuts off.
+_RESETS: Final[Mapping[PublishDoneCode, StreamResetCode]] = {
+    PublishDoneCode.TOO_FAR_BEHIND: StreamResetCode.TOO_FAR_BEHIND,
+    PublishDoneCode.GOING_AWAY: StreamResetCode.GOING_AWAY,
+    PublishDoneCode.MALFORMED_TRACK: StreamResetCode.MALFORMED_TRACK,
+}
 
 
 class SubscriptionDelivery:
@@ -549,8 +556,7 @@ class SubscriptionDelivery:
         if self.fills:
             return
         self._streams.finish_ended(self._store, session, now=now)
-        is_behind = code is PublishDoneCode.TOO_FAR_BEHIND
-        reset = StreamResetCode.TOO_FAR_BEHIND if is_behind else StreamResetCode.CANCELLED
+        reset = _RESETS.get(code, StreamResetCode.CANCELLED)
         self._streams.reset_all(session, code=reset, now=now)
         session.publish_done(self._request_id, code, reason=reason, now=now)
         self.stop()

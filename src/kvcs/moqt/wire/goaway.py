@@ -6,6 +6,7 @@ Source: MOQT draft 22, Sections 6.6.1 and 9.2.
 from dataclasses import dataclass
 from typing import Self
 
+from kvcs.errors import LocalProtocolError
 from kvcs.moqt.codepoints import MessageType
 from kvcs.moqt.wire.buffer import MAX_URI_BYTES, Reader, encode_text
 from kvcs.moqt.wire.frame import encode_frame
@@ -25,6 +26,22 @@ class Goaway:
 
     uri: str = ""
     timeout_ms: int = 0
+
+    @classmethod
+    def of(cls, uri: str, timeout: float, *, is_client: bool) -> Self:
+        """Return the GOAWAY of one side.
+
+        Args:
+            uri: Where to go.
+            timeout: Seconds until the sender closes; 0 is unspecified.
+            is_client: A client sends it, which names no URI.
+
+        Raises:
+            LocalProtocolError: A client names a URI.
+        """
+        if uri and is_client:
+            raise LocalProtocolError("the GOAWAY of a client names no URI")
+        return cls(uri=uri, timeout_ms=round(timeout * 1000))
 
     def encode(self) -> bytes:
         """Encode the whole message."""

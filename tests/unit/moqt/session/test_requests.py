@@ -21,6 +21,7 @@ from kvcs.moqt.wire.parameters import FillParameters, Parameters
 from kvcs.moqt.wire.properties import Properties
 from kvcs.moqt.wire.request import Redirect, RequestError, RequestOk
 from kvcs.moqt.wire.setup import SetupOptions
+from kvcs.moqt.wire.subgroup import SubgroupHeader
 from kvcs.moqt.wire.subscribe import Subscribe, SubscribeOk
 from kvcs.moqt.wire.token import Token
 from kvcs.moqt.wire.track_status import TrackStatus
@@ -286,6 +287,50 @@ def test_goaway_for_one_request_is_reported_once(to_client):
 
     assert events == [GoawayReceived("moqt://r2/", 1.5, 0)]
     assert closing_code(peer.session) == TerminationCode.PROTOCOL_VIOLATION
+
+
+def test_goaway_of_ours_for_one_request_is_sent_once_and_resets_it_in_the_end(pair):
+    request_id = pair.client.subscribe(TRACK, now=0)
+    pair.run()
+    pair.server.accept_subscribe(request_id, now=0)
+    header = SubgroupHeader(track_alias=0, group_id=0, subgroup_id=0, publisher_priority=0)
+    stream_id = pair.server.open_subgroup(request_id, header, priority=4, now=0)
+    pair.server.goaway("moqt://r2/", 5.0, request_id=request_id, now=0)
+    with pytest.raises(LocalProtocolError):
+        pair.server.goaway(request_id=request_id, now=0)
+
+    events, _ = pair.run()
+    assert GoawayReceived("moqt://r2/", 5.0, request_id) in events
+    other = pair.client.subscribe(TRACK, now=0)
+    _, asked = pair.run()
+    assert [event.request_id for event in asked] == [other]
+
+    assert pair.pass_time(4.9) == ([], [])
+    events, others = pair.pass_time(0.2)
+
+    assert RequestCancelled(request_id, 4) in events
+    assert others == [RequestCancelled(request_id, 4)]
+    assert ResetStream(stream_id, 4) in pair.server_actions
+    assert not pair.server.is_closed
+
+
+def test_goaway_for_a_request_that_moves_in_time_resets_nothing(pair):
+    request_id = pair.client.subscribe(TRACK, now=0)
+    pair.run()
+    pair.server.goaway(timeout=5.0, request_id=request_id, now=0)
+    pair.run()
+
+    pair.client.cancel(request_id, now=0)
+    pair.run()
+
+    assert pair.pass_time(6) == ([], [])
+
+
+def test_goaway_of_a_client_for_one_request_names_no_uri(pair):
+    request_id = pair.client.subscribe(TRACK, now=0)
+
+    with pytest.raises(LocalProtocolError):
+        pair.client.goaway("moqt://r2/", request_id=request_id, now=0)
 
 
 def test_stop_sending_cancels_a_request_of_the_peer(to_server):

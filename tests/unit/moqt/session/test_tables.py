@@ -164,6 +164,8 @@ class Driver:
                 session.announce(request_id, SUFFIX, now=0)
             case Input.SEND_SKIPPED:
                 session.skip_publish(request_id, SUFFIX, b"t", now=0)
+            case Input.SEND_GOAWAY:
+                session.goaway(request_id=request_id, now=0)
             case Input.CANCEL:
                 end = session.cancel if self.is_requester else session.revoke
                 end(request_id, now=0)
@@ -246,8 +248,9 @@ def test_pair_is_accepted_or_refused_as_the_table_says(
     prepare(driver, table, state, step)
     expected = next_state(table, state, step)
     opens = step is Input.SEND_DATA and rules.kind is RequestKind.FETCH and state is State.CANCELLED
+    is_mute = step is Input.SEND_GOAWAY and state is State.PENDING and not request.can_send
 
-    if (expected is None and not step.is_received) or opens:
+    if (expected is None and not step.is_received) or opens or is_mute:
         with pytest.raises(LocalProtocolError):
             driver.step(step)
         assert request.state is state
