@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
 from kvcs.cli._output import JsonFormatter, Output, TextFormatter
 from kvcs.cli._units import DURATION
@@ -91,12 +92,21 @@ def _load_toml(path: Path) -> dict[str, Any]:
 
 
 class Command(click.Command):
-    """A command with the options every command has; `pass_output` gives it its `Output`."""
+    """A command with the options every command has; `pass_output` gives it its `Output`.
 
-    def __init__(self, *arguments: Any, **attributes: Any) -> None:
+    Args:
+        read_config: Callback of ``--config``; by default the file has settings of the command.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        read_config: Callable[[click.Context, click.Parameter, Path | None], None] = _read_config,
+        **attributes: Any,
+    ) -> None:
         super().__init__(*arguments, **attributes)
         self.params += [
-            _option("--config", is_eager=True, expose_value=False, callback=_read_config,
+            _option("--config", is_eager=True, expose_value=False, callback=read_config,
                     type=click.Path(path_type=Path, dir_okay=False),
                     help="TOML file with settings of this command; a flag or a variable wins."),
             _option("--json", is_flag=True, help="One JSON object on standard output."),
@@ -114,7 +124,10 @@ class Command(click.Command):
         """Open the output, then run the command with its own parameters."""
         shared = {name: ctx.params.pop(name) for name in _SHARED}
         verbosity = -1 if shared["quiet"] else min(shared["verbose"], 2)
-        level = shared["log_level"] or _LEVELS[verbosity]
+        is_from_file = ctx.get_parameter_source("log_level") is ParameterSource.DEFAULT_MAP
+        level = shared["log_level"]
+        if level is None or (is_from_file and verbosity):
+            level = _LEVELS[verbosity]
         configure_logging(level, as_json=shared["log_format"] == "json")
         ctx.obj = Output(as_json=shared["json"], color=not shared["no_color"], quiet=verbosity < 0)
         return super().invoke(ctx)

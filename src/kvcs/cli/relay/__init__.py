@@ -1,0 +1,17 @@
+"""``kvcs relay``: run a caching relay, and look after one."""
+
+import click
+
+from kvcs.cli.relay.check import check_config, print_config
+from kvcs.cli.relay.run import relay_run
+
+__all__ = ("check_config", "print_config", "relay", "relay_run")
+
+
+@click.group()
+def relay() -> None:
+    """Run a caching relay, and look after one."""
+
+
+for _command in (relay_run, check_config, print_config):
+    relay.add_command(_command)

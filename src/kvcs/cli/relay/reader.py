@@ -1,0 +1,166 @@
+"""From the text of a TOML file to `Settings`, or to all that is wrong with it."""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, cast, get_args, get_origin
+
+import msgspec
+
+from kvcs.cli._units import parse_duration, parse_size
+from kvcs.cli.relay.schema import Count, Duration, Port, Settings, Size, changed, is_table, keys
+from kvcs.errors import ConfigError
+
+__all__ = ("WrongSettings", "parse", "read")
+
+# Larger than any sensible file of settings.
+_MAX_BYTES: Final = 2**20
+_MAX_SHOWN: Final = 60
+_SECRET: Final = re.compile(r"key|token|secret|password")
+_EXPECTED: Final[dict[Any, str]] = {
+    Size: "a size such as 8GiB, 500MB or 4096",
+    Duration: "a duration such as 30s, 250ms or 2h",
+    Port: "a port, 0..65535",
+    Count: "a whole number, at least 0",
+    Path: "the path of a file or directory",
+    str: "a text",
+    bool: "true or false",
+    tuple[str, ...]: "a list of texts",
+}
+
+
+class WrongSettings(ConfigError):
+    """Settings that cannot be used.
+
+    Attributes:
+        errors: All that is wrong, in the order of the file; at least one.
+    """
+
+    def __init__(self, errors: tuple[ConfigError, ...]) -> None:
+        first = errors[0]
+        super().__init__(first.key, first.expected, first.got)
+        self.errors = errors
+
+    def __str__(self) -> str:
+        more = len(self.errors) - 1
+        return super().__str__() + (f" (and {more} more)" if more else "")
+
+
+def read(path: Path) -> Settings:
+    """Read a file of settings; its relative paths are relative to its directory.
+
+    Raises:
+        ConfigError: The file cannot be read, or is not TOML.
+        WrongSettings: What it says cannot be used.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(str(path), "a readable file", error.strerror or "") from error
+    if len(data) > _MAX_BYTES:
+        raise ConfigError(str(path), f"at most {_MAX_BYTES} octets", "more")
+    try:
+        return parse(data.decode(), directory=path.parent)
+    except UnicodeDecodeError as error:
+        raise ConfigError(str(path), "UTF-8", f"octet {error.start} that is not") from error
+
+
+def parse(text: str, *, directory: Path) -> Settings:
+    """Parse settings.
+
+    Args:
+        text: TOML.
+        directory: What relative paths are relative to.
+
+    Raises:
+        WrongSettings: It is not TOML, or cannot be used; everything that is wrong is named.
+    """
+    try:
+        table = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise WrongSettings((ConfigError("the file", "TOML", str(error)),)) from error
+    reading = _Reading(directory.absolute())
+    settings = reading.table(Settings(), table, "")
+    if reading.errors:
+        raise WrongSettings(tuple(reading.errors))
+    assert isinstance(settings, Settings)
+    return settings
+
+
+class _Reading:
+    """One pass over a file; notes what is wrong and goes on."""
+
+    def __init__(self, directory: Path) -> None:
+        self.errors: list[ConfigError] = []
+        self._directory = directory
+
+    def table(self, default: Any, found: Mapping[str, Any], path: str) -> object | None:
+        """Return a table, by default as `default` is, or None when something is wrong."""
+        known = {key.name: key for key in keys(type(default))}
+        before = len(self.errors)
+        values: dict[str, Any] = {}
+        for name, value in found.items():
+            place = f"{path}.{name}" if path else name
+            if name not in known:
+                self.errors.append(ConfigError(place, _instead_of(name, known)))
+            elif not is_table(known[name].type):
+                values[name] = self._value(known[name].type, value, place)
+            elif isinstance(value, dict):
+                table = cast("dict[str, Any]", value)
+                values[name] = self.table(getattr(default, name), table, place)
+            else:
+                self.errors.append(ConfigError(place, "a table", _shown(place, value)))
+        if len(self.errors) > before:
+            return None
+        try:
+            return changed(default, **values)
+        except ConfigError as error:
+            # What a class says about its own values, under the name that the file has for it.
+            place = ".".join(filter(None, (path, error.key.rpartition(".")[2])))
+            self.errors.append(ConfigError(place, error.expected, error.got))
+            return None
+
+    def _value(self, kind: Any, value: Any, place: str) -> Any:
+        try:
+            return msgspec.convert(value, kind, dec_hook=self._decode)
+        except (msgspec.ValidationError, ValueError, OverflowError):
+            self.errors.append(ConfigError(place, _expected(kind), _shown(place, value)))
+            return None
+
+    def _decode(self, kind: type, value: Any) -> Any:
+        """Decode what msgspec has no form for."""
+        if kind is Path and isinstance(value, str) and value and "\0" not in value:
+            return self._directory / value
+        if kind in {Size, Duration} and isinstance(value, str | int | float):
+            if isinstance(value, bool) or (kind is Size and isinstance(value, float)):
+                raise ValueError
+            quantity = (parse_size if kind is Size else parse_duration)(_plain(value))
+            return kind(quantity)
+        raise ValueError
+
+
+def _plain(value: str | float) -> str:
+    """Return a number without an exponent, which quantities do not have."""
+    return value if isinstance(value, str) else f"{value:.9f}".rstrip("0").rstrip(".")
+
+
+def _instead_of(name: str, known: Mapping[str, Any]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"a known key{f', perhaps {close[0]}' if close else ''}; this one is unknown"
+
+
+def _expected(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return " or ".join(f'"{choice}"' for choice in get_args(kind))
+    return _EXPECTED[kind]
+
+
+def _shown(place: str, value: Any) -> str:
+    """Return what was found; of what may be a secret only the kind."""
+    if _SECRET.search(place.rpartition(".")[2]):
+        return f"something else ({type(value).__name__})"
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"

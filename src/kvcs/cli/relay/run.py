@@ -1,0 +1,78 @@
+"""``kvcs relay run``: run a caching relay until it is told to end."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from kvcs.cli._options import option, pass_output
+from kvcs.cli._output import Output, format_bytes
+from kvcs.cli._runtime import interruption, run
+from kvcs.cli.relay.assembly import check, is_open_to_anyone, relay_config, server_tls
+from kvcs.cli.relay.flags import SettingsCommand, pass_settings, settings_options
+from kvcs.cli.relay.schema import Settings
+from kvcs.cli.relay.text import format_settings
+from kvcs.relay import Relay, RelayStatistics
+from kvcs.transport.interface import Address
+
+__all__ = ("relay_run",)
+
+
+@click.command("run", cls=SettingsCommand)
+@option("--print-config", is_flag=True, help="Print the settings as TOML instead.")
+@settings_options
+@pass_output
+@pass_settings
+def relay_run(output: Output, settings: Settings, *, print_config: bool) -> None:
+    """Run a relay until SIGINT or SIGTERM.
+
+    \b
+    Examples:
+      kvcs relay run --dev-cert ./certificate
+      kvcs relay run --config relay.toml
+      kvcs relay run --host 0.0.0.0 --allow-anyone --cert chain.pem --key key.pem --cache-bytes 8GiB
+    """  # noqa: D301 - click reads the backslash
+    if print_config:
+        click.echo(format_settings(settings), nl=False)
+        return
+    check(settings)
+    run(_serve(output, settings))
+
+
+async def _serve(output: Output, settings: Settings) -> None:
+    tls, ca = server_tls(settings)
+    config = relay_config(settings, tls)
+    if is_open_to_anyone(settings):
+        output.complain(
+            f"WARNING: everybody who can reach UDP port {config.port} of this machine can publish, "
+            'find and take everything (authorization.policy is "allow-anyone")'
+        )
+    async with interruption() as stopped, Relay(config) as running:
+        _show_start(output, running.address, ca)
+        await stopped.wait()
+        statistics = running.statistics()
+    _show_end(output, statistics)
+
+
+def _show_start(output: Output, address: Address, ca: Path | None) -> None:
+    url = f"moqt://{address}/"
+    output.result({"event": "listening", "url": url, "ca": None if ca is None else str(ca)})
+    trust = f" (clients trust it with --ca {ca})" if ca else ""
+    output.text(f"listening on {url}{trust}")
+
+
+def _show_end(output: Output, statistics: RelayStatistics) -> None:
+    counters = {
+        field.name: _plain(getattr(statistics, field.name))
+        for field in dataclasses.fields(statistics)
+    }
+    output.result({"event": "stopped", "statistics": counters})
+    output.text(
+        f"stopped after {statistics.sessions_opened} sessions; {format_bytes(statistics.bytes_in)} "
+        f"in, {format_bytes(statistics.bytes_out)} out"
+    )
+
+
+def _plain(value: int | Mapping[str, int]) -> int | dict[str, int]:
+    return value if isinstance(value, int) else dict(value)

@@ -1,0 +1,230 @@
+"""What the TOML file of a relay may say: one class per table, one attribute per key.
+
+The tables of limits are the library's own classes, so that a limit is a setting as soon as it
+exists. What the keys mean is said once, in the docstrings; comments of a printed
+configuration and docs/reference/configuration.md are made of them.
+"""
+
+import inspect
+import re
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_type_hints
+
+import msgspec
+
+from kvcs.relay.config import RelayConfig, RelayLimits
+from kvcs.transport.interface import TransportConfig
+
+__all__ = (
+    "ADMIN_PORT",
+    "Admin",
+    "Authorization",
+    "Cache",
+    "Duration",
+    "Key",
+    "Listen",
+    "Log",
+    "Settings",
+    "Size",
+    "Tls",
+    "changed",
+    "is_table",
+    "keys",
+)
+
+ADMIN_PORT: Final = 4434
+
+_DEFAULT: Final[dict[str, Any]] = {key.name: key.default for key in fields(RelayConfig)}
+
+# Sizes whose names do not end in _bytes.
+_SIZES: Final = frozenset({"max_data", "max_stream_data"})
+
+
+class Size(int):
+    """Octets, in a file also ``"8GiB"``."""
+
+
+class Duration(float):
+    """Seconds, in a file also ``"30s"``."""
+
+
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class Listen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where clients connect.
+
+    Attributes:
+        host: Address to listen on. A loopback address serves this machine only; any other
+            one serves all interfaces.
+        port: UDP port; 0 takes a free one.
+    """
+
+    host: str = _DEFAULT["host"]
+    port: Port = _DEFAULT["port"]
+
+
+class Tls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What clients check: a certificate of yours, or one for development.
+
+    Attributes:
+        certificate: PEM file with the certificate chain.
+        private_key: PEM file with its private key.
+        development_directory: Directory with a development certificate, made if it is not
+            there; clients trust its ca.pem. In place of certificate and private_key.
+        development_names: Host names and addresses that the development certificate is for,
+            besides this machine's own.
+    """
+
+    certificate: Path | None = None
+    private_key: Path | None = None
+    development_directory: Path | None = None
+    development_names: tuple[str, ...] = ()
+
+
+class Authorization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who may do what.
+
+    Attributes:
+        policy: "this-machine" allows everything, and refuses to listen on another address
+            than a loopback one; "allow-anyone" lets everybody who can reach the relay
+            publish, find and take everything; "deny" refuses every request.
+    """
+
+    policy: Literal["this-machine", "allow-anyone", "deny"] = "this-machine"
+
+
+class Cache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is kept.
+
+    Attributes:
+        memory_bytes: Memory for Objects; sensible sizes are what the machine can spare.
+    """
+
+    memory_bytes: Size = Size(_DEFAULT["cache_bytes"])
+
+
+class Admin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The inner listener for operators: status page, metrics and health, over HTTP.
+
+    Attributes:
+        enabled: Whether there is one.
+        host: Address to listen on. Whoever reaches it sees the names of everything that the
+            relay carries, so it is for this machine, or for a network of operators.
+        port: TCP port; 0 takes a free one.
+        ready_without_upstream: Whether the relay counts as ready while no parent can be
+            reached; it goes on serving what it holds.
+    """
+
+    enabled: bool = True
+    host: str = "127.0.0.1"
+    port: Port = ADMIN_PORT
+    ready_without_upstream: bool = False
+
+
+class Log(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The log on standard error.
+
+    Attributes:
+        level: Log from this level on.
+        format: Form of its lines; "json" is one object per line.
+    """
+
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    format: Literal["text", "json"] = "text"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings of a relay.
+
+    Attributes:
+        upstream: Parents in order of preference, each moqt://host[:port]/path; one is used
+            at a time. Empty for a relay without parents.
+        upstream_ca: PEM file with the certificate authority of the parents, instead of the
+            public ones.
+        upstream_token_file: File with the authorization token that the parents ask for.
+        max_filter_ranges: Ranges of range filters that a subscriber may send per request.
+        listen: Where clients connect.
+        tls: What clients check.
+        authorization: Who may do what.
+        cache: What is kept.
+        admin: The inner listener for operators.
+        log: The log.
+        limits: Bounds on what peers can make the relay hold, and on how long it waits.
+        transport: Settings of the QUIC connections.
+    """
+
+    upstream: tuple[str, ...] = ()
+    upstream_ca: Path | None = None
+    upstream_token_file: Path | None = None
+    max_filter_ranges: Count = _DEFAULT["max_filter_ranges"]
+    listen: Listen = Listen()
+    tls: Tls = Tls()
+    authorization: Authorization = Authorization()
+    cache: Cache = Cache()
+    admin: Admin = Admin()
+    log: Log = Log()
+    limits: RelayLimits = RelayLimits()
+    transport: TransportConfig = _DEFAULT["transport"]
+
+
+class Key(NamedTuple):
+    """One key of a table.
+
+    Attributes:
+        name: Its name.
+        type: A table, or the type of its value.
+        is_optional: Whether it may be absent altogether.
+        text: What it means.
+    """
+
+    name: str
+    type: Any
+    is_optional: bool
+    text: str
+
+
+def is_table(kind: Any) -> bool:
+    """Tell whether a type is a table."""
+    return isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, msgspec.Struct))
+
+
+def keys(table: type[Any]) -> tuple[Key, ...]:
+    """Return the keys of a table, in order."""
+    texts = _texts(table)
+    return tuple(
+        Key(name, *_value_type(name, kind), texts[name])
+        for name, kind in get_type_hints(table, include_extras=True).items()
+    )
+
+
+def changed(table: Any, **values: Any) -> Any:
+    """Return a table with some values replaced.
+
+    Raises:
+        ConfigError: The table does not take them.
+    """
+    is_struct = isinstance(table, msgspec.Struct)
+    return msgspec.structs.replace(table, **values) if is_struct else replace(table, **values)
+
+
+def _value_type(name: str, kind: Any) -> tuple[Any, bool]:
+    """Return what a key takes, and whether it may be absent."""
+    parts = get_args(kind)
+    if NoneType in parts:
+        return next(part for part in parts if part is not NoneType), True
+    if kind is int:
+        return (Size if name.endswith("_bytes") or name in _SIZES else Count), False
+    return (Duration if kind is float else kind), False
+
+
+def _texts(table: type) -> dict[str, str]:
+    """Return what the docstring of a class says about each of its attributes."""
+    section = (inspect.getdoc(table) or "").partition("Attributes:\n")[2].partition("\n\n")[0]
+    entries = re.split(r"^ {4}(\w+): ", section, flags=re.MULTILINE)[1:]
+    return {
+        name: " ".join(text.split()) for name, text in zip(entries[::2], entries[1::2], strict=True)
+    }

@@ -1,0 +1,262 @@
+"""Looking at settings without running anything, and what a relay is made of."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kvcs.cli.relay._reference import BEGIN, END, reference, replaced
+from kvcs.cli.relay.addresses import own_addresses
+from kvcs.cli.relay.assembly import check, is_open_to_anyone, relay_config, server_tls
+from kvcs.cli.relay.reader import WrongSettings, parse
+from kvcs.cli.relay.schema import Settings
+from kvcs.endpoint.certificate import create_dev_certificate
+from kvcs.relay import allow_all, deny_all
+
+ROOT = Path(__file__).parents[4]
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    return create_dev_certificate(tmp_path_factory.mktemp("dev"))
+
+
+@pytest.fixture
+def settings_of(tmp_path):
+    return lambda text: parse(text, directory=tmp_path)
+
+
+def faults_of(settings):
+    with pytest.raises(WrongSettings) as caught:
+        check(settings)
+    return {error.key: str(error) for error in caught.value.errors}
+
+
+def tls_of(files):
+    return (
+        f'[tls]\ncertificate = "{files.certificate_file}"\n'
+        f'private_key = "{files.private_key_file}"\n'
+    )
+
+
+def test_good_file_is_valid(kvcs_json, tmp_path, certificate):
+    file = tmp_path / "relay.toml"
+    file.write_text(tls_of(certificate))
+
+    assert kvcs_json("relay", "check-config", file) == {
+        "file": str(file),
+        "valid": True,
+        "errors": [],
+    }
+
+
+def test_every_fault_has_a_line_and_the_exit_code_is_that_of_wrong_settings(kvcs_run, tmp_path):
+    file = tmp_path / "relay.toml"
+    file.write_text("[listen]\nport = -1\nprot = 2\n[log]\nlevel = 'x'")
+
+    code, out, err = kvcs_run("relay", "check-config", file)
+
+    assert code == 2
+    assert out == ""
+    assert [line.split(": ")[1] for line in err.splitlines()] == [
+        "listen.port",
+        "listen.prot",
+        "log.level",
+    ]
+
+
+def test_faults_are_json_too(kvcs_run, tmp_path):
+    file = tmp_path / "relay.toml"
+    file.write_text("[listen]\nport = -1")
+
+    code, out, _ = kvcs_run("relay", "check-config", file, "--json")
+
+    assert code == 2
+    assert json.loads(out)["errors"] == [
+        {"key": "listen.port", "expected": "a port, 0..65535", "got": "-1"}
+    ]
+
+
+def test_file_that_is_not_there_is_one_sentence_and_a_hint(kvcs_run, tmp_path):
+    code, _, err = kvcs_run("relay", "check-config", tmp_path / "nothing.toml")
+
+    assert code == 2
+    assert len(err.splitlines()) == 2
+
+
+def test_checking_writes_nothing(kvcs_json, tmp_path):
+    file = tmp_path / "relay.toml"
+    file.write_text('[tls]\ndevelopment_directory = "dev"')
+
+    assert kvcs_json("relay", "check-config", file)["valid"]
+    assert [path.name for path in tmp_path.iterdir()] == ["relay.toml"]
+
+
+def test_example_is_valid(kvcs_json):
+    assert kvcs_json("relay", "check-config", ROOT / "examples" / "relay.toml")["valid"]
+
+
+def test_public_address_needs_a_policy(settings_of):
+    text = '[listen]\nhost = "0.0.0.0"\n[tls]\ndevelopment_directory = "dev"\n'
+
+    assert list(faults_of(settings_of(text))) == ["authorization.policy"]
+    for policy in ("deny", "allow-anyone"):
+        check(settings_of(f'{text}[authorization]\npolicy = "{policy}"'))
+
+
+@pytest.mark.parametrize(
+    ("host", "policy", "expected"),
+    [
+        ("127.0.0.1", "this-machine", False),
+        ("127.0.0.1", "allow-anyone", False),
+        ("0.0.0.0", "deny", False),
+        ("0.0.0.0", "allow-anyone", True),
+    ],
+)
+def test_open_relays_are_known(settings_of, host, policy, expected):
+    settings = settings_of(f'[listen]\nhost="{host}"\n[authorization]\npolicy="{policy}"')
+
+    assert is_open_to_anyone(settings) is expected
+
+
+@pytest.mark.parametrize(
+    ("policy", "authorize"),
+    [("this-machine", allow_all), ("allow-anyone", allow_all), ("deny", deny_all)],
+)
+def test_policy_decides(settings_of, certificate, policy, authorize):
+    settings = settings_of(f'[authorization]\npolicy = "{policy}"')
+
+    assert relay_config(settings, certificate.tls).authorize is authorize
+
+
+@pytest.mark.parametrize("text", ["", "[tls]\ncertificate = 'c.pem'", "[tls]\nprivate_key = 'k'"])
+def test_certificate_is_needed_whole(settings_of, text):
+    assert list(faults_of(settings_of(text))) == ["certificate"]
+
+
+def test_certificate_and_key_must_belong_together(settings_of, certificate, tmp_path):
+    other = create_dev_certificate(tmp_path / "other")
+    text = (
+        f'[tls]\ncertificate = "{certificate.certificate_file}"\n'
+        f'private_key = "{other.private_key_file}"'
+    )
+
+    assert (
+        "the unencrypted key that belongs to it" in faults_of(settings_of(text))["tls.certificate"]
+    )
+
+
+def test_certificate_that_is_not_there_is_named(settings_of):
+    faults = faults_of(settings_of("[tls]\ncertificate = 'no.pem'\nprivate_key = 'no.key'"))
+
+    assert "files that can be read" in faults["tls.certificate"]
+
+
+def test_two_certificates_are_refused(settings_of, certificate):
+    text = tls_of(certificate) + 'development_directory = "dev"'
+
+    assert "beside it" in faults_of(settings_of(text))["tls.development_directory"]
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('upstream = ["http://parent/"]', "upstream"),
+        ('upstream = ["moqt://a/", "moqt://a/"]', "upstream"),
+        ('upstream_ca = "no.pem"', "upstream_ca"),
+        ('[cache]\nmemory_bytes = "1KiB"', "cache.memory_bytes"),
+    ],
+)
+def test_value_that_no_relay_can_have_is_named(settings_of, certificate, text, key):
+    text += "\n" + tls_of(certificate)
+
+    assert list(faults_of(settings_of(text))) == [key]
+
+
+@pytest.mark.parametrize("content", [b"", b" \n", b"x" * 20_000])
+def test_token_file_holds_a_token(settings_of, certificate, tmp_path, content):
+    (tmp_path / "token").write_bytes(content)
+    text = 'upstream_token_file = "token"\n' + tls_of(certificate)
+
+    faults = faults_of(settings_of(text))
+
+    assert list(faults) == ["upstream_token_file"]
+    assert "xx" not in faults["upstream_token_file"]
+
+
+def test_relay_gets_what_the_file_says(settings_of, certificate, tmp_path):
+    (tmp_path / "token").write_bytes(b"let me in\n")
+    settings = settings_of(
+        """
+        upstream = ["moqt://parent/"]
+        upstream_token_file = "token"
+        max_filter_ranges = 3
+        [listen]
+        port = 7
+        [cache]
+        memory_bytes = "64MiB"
+        [limits]
+        max_sessions = 5
+        [transport]
+        idle_timeout = "3s"
+        """
+    )
+
+    config = relay_config(settings, certificate.tls)
+
+    assert (config.port, config.cache_bytes, config.max_filter_ranges) == (7, 2**26, 3)
+    assert config.upstream == ("moqt://parent/",)
+    assert [token.value for token in config.upstream_tokens] == [b"let me in"]
+    assert config.limits.max_sessions == 5
+    assert config.transport.idle_timeout == 3.0
+
+
+def test_public_development_certificate_is_for_this_machines_addresses(settings_of, tmp_path):
+    from cryptography import x509  # noqa: PLC0415
+
+    settings = settings_of(
+        '[listen]\nhost = "0.0.0.0"\n[tls]\ndevelopment_directory = "dev"\n'
+        'development_names = ["relay.example"]'
+    )
+
+    _, ca = server_tls(settings)
+
+    cert = x509.load_pem_x509_certificate((tmp_path / "dev" / "cert.pem").read_bytes())
+    names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    addresses = {str(address) for address in names.get_values_for_type(x509.IPAddress)}
+    assert ca == tmp_path / "dev" / "ca.pem"
+    assert "relay.example" in names.get_values_for_type(x509.DNSName)
+    assert "127.0.0.1" in addresses & set(own_addresses())
+
+
+def test_printed_settings_are_those_of_file_and_flags(kvcs_run, tmp_path):
+    file = tmp_path / "relay.toml"
+    file.write_text('[listen]\nport = 5\n[tls]\nprivate_key = "k.pem"')
+    (tmp_path / "k.pem").write_text("hunter2")
+
+    code, out, err = kvcs_run("relay", "print-config", "--config", file, "--cache-bytes", "2GiB")
+
+    printed = parse(out, directory=Path("/"))
+    assert (code, err) == (0, "")
+    assert printed.listen.port == 5
+    assert printed.cache.memory_bytes == 2**31
+    assert printed.tls.private_key == tmp_path / "k.pem"
+    assert "hunter2" not in out
+
+
+def test_run_prints_its_settings_too(kvcs_run):
+    code, out, _ = kvcs_run("relay", "run", "--print-config")
+
+    assert code == 0
+    assert parse(out, directory=Path("/")) == Settings()
+
+
+def test_page_has_every_key_as_it_is():
+    page = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
+
+    command = "python -m kvcs.cli.relay._reference docs/reference/configuration.md"
+    assert replaced(page) == page, command
+
+
+def test_only_the_part_between_the_marks_is_replaced():
+    assert replaced(f"a\n{BEGIN}\nold\n{END}\nz") == f"a\n{BEGIN}\n\n{reference()}\n{END}\nz"
