@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin
 
 from kvcs.cli.relay.flags import flag_names
-from kvcs.cli.relay.schema import Count, Duration, Port, Settings, Size, is_table, keys
+from kvcs.cli.relay.schema import Count, Duration, Port, Rate, Settings, Size, is_table, keys
 from kvcs.cli.relay.text import format_value
 
 __all__ = ("BEGIN", "END", "reference", "replaced")
@@ -23,6 +23,7 @@ _VALUES: Final[dict[Any, str]] = {
     Duration: "duration",
     Port: "0..65535",
     Count: "whole number",
+    Rate: "number",
     Path: "path",
     str: "text",
     bool: "true or false",
@@ -47,8 +48,8 @@ def _sections(values: object, path: str, heading: str, text: str = "") -> Iterat
     if text:
         yield f"{text}\n"
     yield from ("| Key | Value | Default | Flag | Meaning |", "|---|---|---|---|---|")
-    tables = [key for key in keys(type(values)) if is_table(key.type)]
-    for key in keys(type(values)):
+    tables = [key for key in keys(values) if is_table(key.type)]
+    for key in keys(values):
         if key not in tables:
             default = getattr(values, key.name)
             shown = "" if default is None else f"`{format_value(key.type, default)}`"

@@ -12,6 +12,7 @@ from kvcs.endpoint.certificate import create_dev_certificate
 from kvcs.errors import ConfigError
 from kvcs.moqt.wire.token import Token
 from kvcs.relay import Authorize, RelayConfig, allow_all, deny_all
+from kvcs.relay.disk.config import DiskConfig
 from kvcs.transport.interface import ClientTls, ServerTls, is_loopback
 
 __all__ = ("check", "is_open_to_anyone", "relay_config", "server_tls")
@@ -53,6 +54,7 @@ def relay_config(settings: Settings, tls: ServerTls) -> RelayConfig:
             host=settings.listen.host,
             port=settings.listen.port,
             cache_bytes=settings.cache.memory_bytes,
+            disk=_disk(settings),
             authorize=_POLICIES[settings.authorization.policy],
             limits=settings.limits,
             transport=settings.transport,
@@ -158,6 +160,20 @@ def _readability_errors(settings: Settings) -> Iterator[ConfigError]:
 def _own_certificate(settings: Settings) -> ServerTls:
     tls = settings.tls
     return ServerTls(certificate_file=str(tls.certificate), private_key_file=str(tls.private_key))
+
+
+def _disk(settings: Settings) -> DiskConfig | None:
+    disk = settings.disk
+    if disk.directory is None:
+        return None
+    return DiskConfig(
+        directory=disk.directory,
+        capacity_bytes=disk.capacity_bytes,
+        max_tracks=disk.max_tracks,
+        queue_bytes=disk.queue_bytes,
+        read_ahead_bytes=disk.read_ahead_bytes,
+        retry_interval=disk.retry_interval,
+    )
 
 
 def _tokens(path: Path | None) -> tuple[Token, ...]:

@@ -51,6 +51,8 @@ _FLAGS: Final = (
     _Flag("--dev-cert", "tls", "development_directory", {"type": _DIRECTORY}),
     _Flag("--dev-cert-name", "tls", "development_names", {"multiple": True}),
     _Flag("--cache-bytes", "cache", "memory_bytes", {"type": SIZE}),
+    _Flag("--disk-directory", "disk", "directory", {"type": _DIRECTORY}),
+    _Flag("--disk-bytes", "disk", "capacity_bytes", {"type": SIZE}),
     _Flag("--upstream", "", "upstream", {"multiple": True}),
     _Flag("--upstream-ca", "", "upstream_ca", {"type": INPUT_FILE}),
     _Flag("--upstream-token-file", "", "upstream_token_file", {"type": INPUT_FILE}),
@@ -127,7 +129,7 @@ def _read_config(ctx: click.Context, _: click.Parameter, value: Path | None) -> 
 
 def _option(flag: _Flag) -> Decorator:
     table: Any = getattr(Settings(), flag.table) if flag.table else Settings()
-    key = next(key for key in keys(type(table)) if key.name == flag.key)
+    key = next(key for key in keys(table) if key.name == flag.key)
     default = getattr(table, flag.key)
     attributes: dict[str, Any] = {"help": key.text, "default": None, "show_default": False}
     if get_origin(key.type) is Literal:

@@ -10,7 +10,17 @@ from typing import Any, Final, Literal, cast, get_args, get_origin
 import msgspec
 
 from kvcs.cli._units import parse_duration, parse_size
-from kvcs.cli.relay.schema import Count, Duration, Port, Settings, Size, changed, is_table, keys
+from kvcs.cli.relay.schema import (
+    Count,
+    Duration,
+    Port,
+    Rate,
+    Settings,
+    Size,
+    changed,
+    is_table,
+    keys,
+)
 from kvcs.errors import ConfigError
 
 __all__ = ("WrongSettings", "parse", "read")
@@ -24,6 +34,7 @@ _EXPECTED: Final[dict[Any, str]] = {
     Duration: "a duration such as 30s, 250ms or 2h",
     Port: "a port, 0..65535",
     Count: "a whole number, at least 0",
+    Rate: "a number, at least 0",
     Path: "the path of a file or directory",
     str: "a text",
     bool: "true or false",
@@ -99,7 +110,7 @@ class _Reading:
 
     def table(self, default: Any, found: Mapping[str, Any], path: str) -> object | None:
         """Return a table, by default as `default` is, or None when something is wrong."""
-        known = {key.name: key for key in keys(type(default))}
+        known = {key.name: key for key in keys(default)}
         before = len(self.errors)
         values: dict[str, Any] = {}
         for name, value in found.items():

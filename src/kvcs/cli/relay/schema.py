@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_typ
 import msgspec
 
 from kvcs.relay.config import RelayConfig, RelayLimits
+from kvcs.relay.disk.config import DiskConfig
 from kvcs.transport.interface import TransportConfig
 
 __all__ = (
@@ -22,10 +23,14 @@ __all__ = (
     "Admin",
     "Authorization",
     "Cache",
+    "Count",
+    "Disk",
     "Duration",
     "Key",
     "Listen",
     "Log",
+    "Port",
+    "Rate",
     "Settings",
     "Size",
     "Tls",
@@ -38,8 +43,10 @@ ADMIN_PORT: Final = 4434
 
 _DEFAULT: Final[dict[str, Any]] = {key.name: key.default for key in fields(RelayConfig)}
 
-# Sizes whose names do not end in _bytes.
-_SIZES: Final = frozenset({"max_data", "max_stream_data"})
+_DISK: Final[dict[str, Any]] = {key.name: key.default for key in fields(DiskConfig)}
+
+# Sizes whose names do not end in _bytes; the last one is one a second.
+_SIZES: Final = frozenset({"max_data", "max_stream_data", "max_receive_rate"})
 
 
 class Size(int):
@@ -52,6 +59,7 @@ class Duration(float):
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Rate = Annotated[float, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Listen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -107,6 +115,28 @@ class Cache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     memory_bytes: Size = Size(_DEFAULT["cache_bytes"])
 
 
+class Disk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is kept on disk as well.
+
+    Attributes:
+        directory: Directory of this relay alone, made if it is not there. Without one, Objects
+            are kept in memory only, and are gone when the relay ends.
+        capacity_bytes: Octets of the files, each counted in whole blocks of 4 KiB.
+        max_tracks: Tracks on disk. Their names stay in memory, about 500 octets each.
+        queue_bytes: Octets of Objects that may wait to be written. What comes while it is
+            full stays in memory only: a slow disk never holds a subscriber up.
+        read_ahead_bytes: Octets that are read at a time for one subscriber.
+        retry_interval: How long nothing is written after the disk was full or failed.
+    """
+
+    directory: Path | None = None
+    capacity_bytes: Size = Size(_DISK["capacity_bytes"])
+    max_tracks: Count = _DISK["max_tracks"]
+    queue_bytes: Size = Size(_DISK["queue_bytes"])
+    read_ahead_bytes: Size = Size(_DISK["read_ahead_bytes"])
+    retry_interval: Duration = Duration(_DISK["retry_interval"])
+
+
 class Admin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The inner listener for operators: status page, metrics and health, over HTTP.
 
@@ -151,6 +181,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         tls: What clients check.
         authorization: Who may do what.
         cache: What is kept.
+        disk: What is kept on disk as well.
         admin: The inner listener for operators.
         log: The log.
         limits: Bounds on what peers can make the relay hold, and on how long it waits.
@@ -165,6 +196,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tls: Tls = Tls()
     authorization: Authorization = Authorization()
     cache: Cache = Cache()
+    disk: Disk = Disk()
     admin: Admin = Admin()
     log: Log = Log()
     limits: RelayLimits = RelayLimits()
@@ -192,12 +224,17 @@ def is_table(kind: Any) -> bool:
     return isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, msgspec.Struct))
 
 
-def keys(table: type[Any]) -> tuple[Key, ...]:
-    """Return the keys of a table, in order."""
-    texts = _texts(table)
+def keys(table: object) -> tuple[Key, ...]:
+    """Return the keys of a table, in order.
+
+    Args:
+        table: The table, or its class.
+    """
+    kind = table if isinstance(table, type) else type(table)
+    texts = _texts(kind)
     return tuple(
-        Key(name, *_value_type(name, kind), texts[name])
-        for name, kind in get_type_hints(table, include_extras=True).items()
+        Key(name, *_value_type(name, value), texts[name])
+        for name, value in get_type_hints(kind, include_extras=True).items()
     )
 
 
@@ -218,7 +255,9 @@ def _value_type(name: str, kind: Any) -> tuple[Any, bool]:
         return next(part for part in parts if part is not NoneType), True
     if kind is int:
         return (Size if name.endswith("_bytes") or name in _SIZES else Count), False
-    return (Duration if kind is float else kind), False
+    if kind is float:
+        return (Rate if name.endswith("_rate") else Duration), False
+    return kind, False
 
 
 def _texts(table: type) -> dict[str, str]:

@@ -46,7 +46,7 @@ def format_value(kind: Any, value: Any) -> str:
 
 
 def _table(values: object, defaults: object, path: str) -> Iterator[str]:
-    own = keys(type(values))
+    own = keys(values)
     for key in own:
         if not is_table(key.type):
             yield from _comment(key.text)

@@ -1,6 +1,7 @@
 """Looking at settings without running anything, and what a relay is made of."""
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,10 @@ from kvcs.cli.relay._reference import BEGIN, END, reference, replaced
 from kvcs.cli.relay.addresses import own_addresses
 from kvcs.cli.relay.assembly import check, is_open_to_anyone, relay_config, server_tls
 from kvcs.cli.relay.reader import WrongSettings, parse
-from kvcs.cli.relay.schema import Settings
+from kvcs.cli.relay.schema import Settings, keys
 from kvcs.endpoint.certificate import create_dev_certificate
-from kvcs.relay import allow_all, deny_all
+from kvcs.relay import RelayConfig, allow_all, deny_all
+from kvcs.relay.disk.config import DiskConfig
 
 ROOT = Path(__file__).parents[4]
 
@@ -165,6 +167,7 @@ def test_two_certificates_are_refused(settings_of, certificate):
         ('upstream = ["moqt://a/", "moqt://a/"]', "upstream"),
         ('upstream_ca = "no.pem"', "upstream_ca"),
         ('[cache]\nmemory_bytes = "1KiB"', "cache.memory_bytes"),
+        ('[disk]\ndirectory = "d"\ncapacity_bytes = 1', "disk.capacity_bytes"),
     ],
 )
 def test_value_that_no_relay_can_have_is_named(settings_of, certificate, text, key):
@@ -195,6 +198,13 @@ def test_relay_gets_what_the_file_says(settings_of, certificate, tmp_path):
         port = 7
         [cache]
         memory_bytes = "64MiB"
+        [disk]
+        directory = "objects"
+        capacity_bytes = "1GiB"
+        max_tracks = 1
+        queue_bytes = 2
+        read_ahead_bytes = 3
+        retry_interval = 4
         [limits]
         max_sessions = 5
         [transport]
@@ -205,10 +215,35 @@ def test_relay_gets_what_the_file_says(settings_of, certificate, tmp_path):
     config = relay_config(settings, certificate.tls)
 
     assert (config.port, config.cache_bytes, config.max_filter_ranges) == (7, 2**26, 3)
+    assert config.disk == DiskConfig(
+        directory=tmp_path / "objects",
+        capacity_bytes=2**30,
+        max_tracks=1,
+        queue_bytes=2,
+        read_ahead_bytes=3,
+        retry_interval=4.0,
+    )
     assert config.upstream == ("moqt://parent/",)
     assert [token.value for token in config.upstream_tokens] == [b"let me in"]
     assert config.limits.max_sessions == 5
     assert config.transport.idle_timeout == 3.0
+
+
+def test_every_setting_of_the_library_has_a_key():
+    own = {name.name for name in fields(DiskConfig)}
+    elsewhere = {  # key of the file for what has another name there
+        "tls": "tls",
+        "host": "listen",
+        "port": "listen",
+        "cache_bytes": "cache",
+        "authorize": "authorization",
+        "upstream_tls": "upstream_ca",
+        "upstream_tokens": "upstream_token_file",
+    }
+
+    assert {key.name for key in keys(Settings().disk)} == own
+    for field in fields(RelayConfig):
+        assert hasattr(Settings(), elsewhere.get(field.name, field.name)), field.name
 
 
 def test_public_development_certificate_is_for_this_machines_addresses(settings_of, tmp_path):

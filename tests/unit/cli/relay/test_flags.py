@@ -21,6 +21,11 @@ FLAGS = {
         ("1GiB", "2GiB", '"3GiB"'),
         (2**30, 2**31, 3 * 2**30),
     ),
+    "--disk-bytes": (
+        "disk.capacity_bytes",
+        ("1GiB", "2GiB", '"3GiB"'),
+        (2**30, 2**31, 3 * 2**30),
+    ),
     "--upstream": (
         "upstream",
         ("moqt://a/", "moqt://b/", '["moqt://c/"]'),
@@ -38,6 +43,7 @@ FLAGS = {
 PATHS = {
     "--cert": "tls.certificate",
     "--key": "tls.private_key",
+    "--disk-directory": "disk.directory",
     "--dev-cert": "tls.development_directory",
     "--upstream-ca": "upstream_ca",
     "--upstream-token-file": "upstream_token_file",
@@ -147,7 +153,7 @@ def test_absent_flag_leaves_what_the_file_says(probe, file_with, flag):
 @pytest.mark.parametrize("flag", PATHS)
 def test_path_of_a_flag_is_relative_to_the_working_directory(probe, tmp_path, monkeypatch, flag):
     monkeypatch.chdir(tmp_path)
-    is_directory = flag == "--dev-cert"
+    is_directory = flag in {"--dev-cert", "--disk-directory"}
     (tmp_path / "there").mkdir() if is_directory else (tmp_path / "there").write_text("x")
 
     assert value_of(probe(flag, "there"), PATHS[flag]) == tmp_path / "there"
