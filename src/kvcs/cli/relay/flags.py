@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin
 
@@ -108,6 +109,7 @@ def pass_settings(function: Callable[..., Any]) -> Callable[..., Any]:
     """Call `function` with the settings of file and flags in place of the flags."""
 
     @click.pass_context
+    @wraps(function)
     def with_settings(ctx: click.Context, /, *arguments: Any, **parameters: Any) -> Any:
         names = {flag.parameter for flag in _FLAGS} | {"allow_anyone", "admin"}
         given = {
