@@ -56,7 +56,7 @@ def print_config(settings: Settings) -> None:
 
     \b
     Examples:
-      kvcs relay print-config > relay.toml
+      kvcs relay print-config
       kvcs relay print-config --config relay.toml --port 4443
     """  # noqa: D301 - click reads the backslash
     click.echo(format_settings(settings), nl=False)
