@@ -9,7 +9,14 @@ import pytest
 from kvcs.cli import root
 
 # What a reader has, or has made with the examples that come first.
-FILES = ("cache.safetensors", "scope.key", "certificate/ca.pem", "chain.pem", "key.pem")
+FILES = (
+    "cache.safetensors",
+    "scope.key",
+    "certificate/ca.pem",
+    "chain.pem",
+    "key.pem",
+    "relay.toml",
+)
 
 
 def commands(group=root):
