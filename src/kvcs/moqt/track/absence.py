@@ -23,6 +23,7 @@ from kvcs.moqt.codepoints import ObjectStatus
 from kvcs.moqt.track.group import GroupRecord
 from kvcs.moqt.track.index import GroupIndex
 from kvcs.moqt.track.interval import MAX_POSITION, IntervalSet, to_location, to_position
+from kvcs.moqt.track.knowledge import GroupEnd, Knowledge
 from kvcs.moqt.wire.object import Object
 from kvcs.names import Location
 from kvcs.varint import MAX_VI64
@@ -40,6 +41,7 @@ class Absence:
     Attributes:
         runs: Positions without data; written here only.
         last_position: Last position at which an Object was ever taken; -1 before the first.
+        stated_ends: How often the end of a Group was stated.
         end: Last Location of the Track (of its End of Track, if there is one), when known.
     """
 
@@ -51,6 +53,7 @@ class Absence:
         "end",
         "last_position",
         "runs",
+        "stated_ends",
     )
 
     def __init__(self, index: GroupIndex, *, authoritative: bool) -> None:
@@ -62,6 +65,7 @@ class Absence:
         """
         self.runs = IntervalSet()
         self.last_position = -1
+        self.stated_ends = 0
         self.end: Location | None = None
         self._index = index
         self._authoritative = authoritative
@@ -150,6 +154,7 @@ class Absence:
         """
         record.absent_from = absent_from
         record.end_id = end_id
+        self.stated_ends += 1
         if absent_from <= MAX_VI64:
             base = record.group_id << 64
             self.runs.add(base | absent_from, base | MAX_VI64)
@@ -171,6 +176,47 @@ class Absence:
             return False
         self._end_track(final, position + 1)
         return True
+
+    # What outlives the store.
+
+    def group_ends(self) -> tuple[GroupEnd, ...]:
+        """Return where Groups end, as far as somebody said so."""
+        return tuple(
+            (record.group_id, record.absent_from, record.end_id)
+            for record in self._index.records.values()
+            if record.absent_from is not None and record.end_id is not None
+        )
+
+    def recall(self, knowledge: Knowledge) -> None:
+        """Know again what was known once.
+
+        Raises:
+            MalformedTrack: It contradicts what is known by now; nothing was changed.
+        """
+        ends = [(g, a, e) for g, a, e in knowledge.group_ends if self._is_news(g, a, e)]
+        end = knowledge.end
+        if end is not None:
+            if self.end not in (None, end) or self.last_position > to_position(end):
+                raise MalformedTrack(f"the Track ended at {end}")
+            if self.end is None:
+                # A status Object there has no data; anything else does.
+                position = to_position(end)
+                is_status = any(first <= position <= last for first, last in knowledge.absent)
+                self._end_track(end, position if is_status else position + 1)
+        for group_id, absent_from, end_id in ends:
+            record = self._index.record(group_id)
+            self.end_group(record, absent_from=absent_from, end_id=end_id)
+        for first, last in knowledge.absent:
+            self.mark(to_location(first), to_location(last))
+
+    def _is_news(self, group_id: int, absent_from: int, end_id: int) -> bool:
+        """Tell whether the end of a Group is not known yet; raise if it contradicts."""
+        record = self._index.records.get(group_id)
+        if record is None:
+            return True
+        if record.largest_id > end_id or record.absent_from not in (None, absent_from):
+            raise MalformedTrack(f"Group {group_id} ended at {end_id}")
+        return record.absent_from is None
 
     # Reading.
 

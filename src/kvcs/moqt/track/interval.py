@@ -69,14 +69,24 @@ class IntervalSet:
 
     def discard(self, value: int) -> None:
         """Take `value` out, if it is in."""
-        index = bisect_right(self._starts, value) - 1
-        if index < 0 or value > self._ends[index]:
+        self.remove(value, value)
+
+    def remove(self, start: int, end: int) -> None:
+        """Take out what is in from `start` to `end`, inclusive."""
+        first = bisect_left(self._ends, start)
+        last = bisect_right(self._starts, end)
+        if first >= last:
             return
-        start, end = self._starts[index], self._ends[index]
-        pieces = [piece for piece in ((start, value - 1), (value + 1, end)) if piece[0] <= piece[1]]
-        self._starts[index : index + 1] = [piece[0] for piece in pieces]
-        self._ends[index : index + 1] = [piece[1] for piece in pieces]
-        self.size -= 1
+        least, greatest = self._starts[first], self._ends[last - 1]
+        self.size -= sum(
+            self._ends[index] - self._starts[index] + 1 for index in range(first, last)
+        )
+        left = [(least, start - 1)] if least < start else []
+        right = [(end + 1, greatest)] if greatest > end else []
+        pieces = left + right
+        self._starts[first:last] = [piece[0] for piece in pieces]
+        self._ends[first:last] = [piece[1] for piece in pieces]
+        self.size += sum(piece[1] - piece[0] + 1 for piece in pieces)
 
     def find(self, value: int) -> tuple[int, int] | None:
         """Return the interval that contains `value`, or None."""

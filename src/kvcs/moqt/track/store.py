@@ -28,6 +28,7 @@ from kvcs.moqt.track.absence import Absence
 from kvcs.moqt.track.group import GroupRecord, Subgroup, insert_sorted, is_duplicate
 from kvcs.moqt.track.index import GroupIndex
 from kvcs.moqt.track.interval import MAX_POSITION, to_location, to_position
+from kvcs.moqt.track.knowledge import Knowledge
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.properties import Properties
 from kvcs.names import FullTrackName, Location
@@ -315,6 +316,36 @@ class TrackStore:
         self._absence = Absence(self._index, authoritative=self.authoritative)
         self._subgroups = self._notes = 0
         return freed
+
+    # What outlives the store.
+
+    @property
+    def knowledge_version(self) -> tuple[int, ...]:
+        """What differs whenever `knowledge` does, Track Properties aside."""
+        absence = self._absence
+        has_end = absence.end is not None
+        return self._largest_position, absence.runs.size, absence.stated_ends, has_end
+
+    def knowledge(self) -> Knowledge:
+        """Return what is known beside the Objects."""
+        return Knowledge(
+            properties=self.properties,
+            largest=self.largest,
+            end=self.end,
+            absent=tuple(self._absence.runs),
+            group_ends=self._absence.group_ends(),
+        )
+
+    def recall(self, knowledge: Knowledge) -> None:
+        """Know again what was known once, Track Properties aside.
+
+        Raises:
+            MalformedTrack: It contradicts what is known by now; nothing was changed.
+        """
+        self._absence.recall(knowledge)
+        if knowledge.largest is not None:
+            self._largest_position = max(self._largest_position, to_position(knowledge.largest))
+        self._changed(None)
 
     # Reading.
 

@@ -60,3 +60,24 @@ def test_discard_splits_and_shrinks():
 
     assert list(found) == [(2, 2), (4, 5)]
     assert found.size == 3
+
+
+def test_remove_takes_out_what_is_in_and_keeps_the_rest():
+    intervals = IntervalSet()
+    intervals.add(0, 9)
+    intervals.add(20, 29)
+    intervals.add(40, 49)
+
+    intervals.remove(5, 24)
+    assert list(intervals) == [(0, 4), (25, 29), (40, 49)]
+    assert intervals.size == 20
+
+    intervals.remove(10, 20)
+    intervals.remove(42, 43)
+    intervals.remove(29, 29)
+    assert list(intervals) == [(0, 4), (25, 28), (40, 41), (44, 49)]
+    assert intervals.size == 17
+
+    intervals.remove(0, 100)
+    assert not intervals
+    assert intervals.size == 0
