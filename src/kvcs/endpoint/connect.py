@@ -41,6 +41,9 @@ class ConnectConfig:
         incremental_bytes: Objects of at least this size are given in pieces; None for whole
             ones.
         implementation: Name for the server's log.
+        goaway_hosts: Hosts, besides the one that was named, to which a server may send a
+            `PersistentConnection` by GOAWAY. The tokens go along; certificates are checked
+            there as here.
     """
 
     tls: ClientTls = field(default_factory=ClientTls)
@@ -50,6 +53,7 @@ class ConnectConfig:
     max_filter_ranges: int = 16
     incremental_bytes: int | None = None
     implementation: str = IMPLEMENTATION
+    goaway_hosts: tuple[str, ...] = ()
 
 
 @asynccontextmanager

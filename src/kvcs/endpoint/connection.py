@@ -44,6 +44,7 @@ from kvcs.moqt.session.actions import (
 from kvcs.moqt.session.events import (
     Event,
     FetchReceived,
+    GoawayReceived,
     ObjectReceived,
     PublishNamespaceReceived,
     PublishReceived,
@@ -135,6 +136,7 @@ class Connection(Requester):
         self._loop = asyncio.get_running_loop()
         self._listeners: list[Listener] = []
         self._on_closed: list[Callable[[], None]] = []
+        self._on_goaway: list[Callable[[GoawayReceived], None]] = []
         self._pending: deque[Event] = deque()
         self._turn_due = False
         self._is_turning = False
@@ -249,6 +251,10 @@ class Connection(Requester):
     def on_closed(self, callback: Callable[[], None]) -> None:
         """Call once when the session is over."""
         self._on_closed.append(callback)
+
+    def on_goaway(self, callback: Callable[[GoawayReceived], None]) -> None:
+        """Call when the peer asks this session to leave."""
+        self._on_goaway.append(callback)
 
     # The crank.
 
@@ -423,8 +429,7 @@ class Connection(Requester):
         if isinstance(event, SessionClosed):
             self._end(event)
             return
-        if isinstance(event, SetupComplete):
-            self._ready.set()
+        self._note(event)
         request_id: RequestId | None = getattr(event, "request_id", None)
         listener = None if request_id is None else self._by_request.get(request_id)
         self._answers.receive(event)
@@ -434,6 +439,17 @@ class Connection(Requester):
             self._offer(event)
         if request_id is not None and isinstance(event, _LAST_WORDS):
             self.forget(request_id)
+
+    def _note(self, event: Event) -> None:
+        """Take what an event says about the session as a whole."""
+        match event:
+            case SetupComplete():
+                self._ready.set()
+            case GoawayReceived(request_id=None):
+                for callback in self._on_goaway:
+                    callback(event)
+            case _:
+                pass
 
     def _offer(self, event: Event) -> None:
         """Give an event to the listeners of the connection."""

@@ -38,6 +38,7 @@ from kvcs.names import FullTrackName, Location
 from kvcs.relay.ends import Ends
 from kvcs.relay.gaps import Gaps
 from kvcs.relay.host import Host, SupplyListener
+from kvcs.relay.moves import Moves
 from kvcs.relay.namespaces import PeerId
 from kvcs.relay.peer import Peer
 from kvcs.relay.publishers import Publishers
@@ -85,6 +86,7 @@ class Supply:
             ask=self._ask,
             ask_status=lambda now: self.ask_status(now=now),
         )
+        self._moves = Moves(host, self.publishers, self.subscriptions, self._subscribe_instead)
         self._host = host
         self._listener = listener
         self._statuses: list[UpstreamStatus] = []
@@ -159,15 +161,23 @@ class Supply:
                 self.subscriptions.remove(subscription)
                 subscription.cancel(StreamResetCode.CANCELLED, now=now)
 
-    def _subscribe_to(self, peer: Peer, *, forward: bool, rendezvous_ms: int, now: float) -> None:
+    def _subscribe_to(
+        self, peer: Peer, *, forward: bool, rendezvous_ms: int, now: float
+    ) -> UpstreamSubscription | None:
         try:
             subscription = UpstreamSubscription.subscribe(
                 self, peer, forward=forward, rendezvous_ms=rendezvous_ms, now=now
             )
         except LocalProtocolError:
             # The session takes no new requests; it is as good as gone.
-            return
+            return None
         self.subscriptions.append(subscription)
+        return subscription
+
+    def _subscribe_instead(
+        self, peer: Peer, old: UpstreamSubscription, now: float
+    ) -> UpstreamSubscription | None:
+        return self._subscribe_to(peer, forward=old.forward, rendezvous_ms=0, now=now)
 
     # Asking.
 
@@ -310,6 +320,7 @@ class Supply:
         self._host.metrics.upstream_subscriptions += 1
         self._learn_properties(properties)
         self._watch_join_group(subscription, now)
+        self._moves.established(subscription, now=now)
         self._look_again(now)
 
     def subscription_refused(
@@ -317,11 +328,16 @@ class Supply:
     ) -> None:
         """Note that a publisher refused a subscription."""
         self.subscriptions.remove(subscription)
+        self._moves.ended(subscription)
         self._refused(Refusal.of(rejection), now)
 
     def subscription_resumed(self, *, now: float) -> None:
         """Note that a paused subscription forwards again."""
         self._look_again(now)
+
+    def subscription_leaving(self, subscription: UpstreamSubscription, *, now: float) -> None:
+        """Note that a publisher asks for a subscription to be made anew."""
+        self._moves.begin(subscription, now=now)
 
     def subscription_closing(self, subscription: UpstreamSubscription, *, now: float) -> None:
         """Note that a publisher opens no more streams on a subscription."""
@@ -332,6 +348,7 @@ class Supply:
     ) -> None:
         """Note that nothing more comes on a subscription."""
         self.subscriptions.remove(subscription)
+        self._moves.ended(subscription)
         if is_whole and code == PublishDoneCode.TRACK_ENDED and self.store.largest is not None:
             self._finish_track(subscription.peer, self.store.largest, now)
         self._host.cache.check_complete(self.name)

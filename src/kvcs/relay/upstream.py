@@ -21,6 +21,7 @@ from kvcs.moqt.session.actions import RequestId, StreamId
 from kvcs.moqt.session.events import (
     DatagramReceived,
     Event,
+    GoawayReceived,
     ObjectReceived,
     PublishDoneReceived,
     PublishReceived,
@@ -101,6 +102,10 @@ class SubscriptionSink(ObjectSink, Protocol):
 
     def subscription_resumed(self, *, now: float) -> None:
         """Note that a paused subscription forwards again."""
+        ...
+
+    def subscription_leaving(self, subscription: "UpstreamSubscription", *, now: float) -> None:
+        """Note that a publisher asks for a subscription to be made anew."""
         ...
 
     def subscription_closing(self, subscription: "UpstreamSubscription", *, now: float) -> None:
@@ -197,6 +202,11 @@ class UpstreamSubscription:
             self.peer.session.cancel(self.request_id, code=code, now=now)
             self.peer.wake()
 
+    @property
+    def has_streams(self) -> bool:
+        """Whether a stream is open on which Objects may come."""
+        return bool(self._streams)
+
     def is_open(self, group_id: int) -> bool:
         """Tell whether a stream of this Group is open."""
         return any(stream.header.group_id == group_id for stream in self._streams.values())
@@ -240,8 +250,10 @@ class UpstreamSubscription:
                 # A publisher may update its own PUBLISH; it changes nothing that we decide.
                 self.peer.session.accept_update(self.request_id, now=now)
                 self.peer.wake()
+            case GoawayReceived():
+                self._sink.subscription_leaving(self, now=now)
             case _:
-                # GOAWAY for one request, fills and pieces that we did not ask for.
+                # Fills and pieces that we did not ask for.
                 pass
 
     def _receive_data(

@@ -50,12 +50,12 @@ class Peers:
 
 
 @asynccontextmanager
-async def peers(*, network=None, **config):
+async def peers(*, network=None, port=4433, **config):
     bench = Peers()
     bench.network = network or bench.network
     async with serve(
         "127.0.0.1",
-        4433,
+        port,
         bench.accept,
         config=ServeConfig(tls=TLS, **config),
         transport=bench.network,

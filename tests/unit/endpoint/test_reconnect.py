@@ -2,11 +2,13 @@ import asyncio
 import random
 
 import pytest
-from tests.unit.endpoint.bench import URL, peers, scenario
+from tests.unit.endpoint.bench import TRACK, URL, peers, scenario
 
 from kvcs.endpoint.connect import ConnectConfig
 from kvcs.endpoint.reconnect import Backoff, PersistentConnection
 from kvcs.errors import ConfigError, ConnectFailed
+from kvcs.moqt.session import events as ev
+from kvcs.moqt.wire.parameters import Parameters
 from kvcs.testing import MemoryNetwork
 from kvcs.transport.interface import TransportConfig
 
@@ -111,6 +113,119 @@ async def test_error_inside_the_block_is_not_wrapped():
         with pytest.raises(ZeroDivisionError):
             async with persistent(bench.network):
                 raise ZeroDivisionError
+
+
+def leave(connection, uri="", timeout=10.0):
+    connection.session.goaway(uri, timeout, now=connection.now)
+    connection.wake()
+
+
+@scenario
+async def test_goaway_moves_to_a_new_session_and_the_old_one_ends_when_it_has_nothing_to_do():
+    async with peers() as bench, persistent(bench.network) as keeper:
+        bench.answer = lambda connection, event: (
+            connection.session.accept_subscribe(event.request_id, now=connection.now)
+            if isinstance(event, ev.SubscribeReceived)
+            else None
+        )
+        first = await keeper.connection()
+        request_id = first.subscribe(TRACK, Parameters(), lambda _: None)
+        await asyncio.sleep(11)
+        leave(bench.connections[0])
+        await asyncio.sleep(0.5)
+        second = await keeper.connection(timeout=5)
+
+        assert second is not first
+        await asyncio.sleep(5)
+        assert not first.closed
+        first.cancel(request_id)
+        await asyncio.sleep(1)
+        assert first.closed
+        assert not second.closed
+
+
+@scenario
+async def test_session_that_is_asked_to_leave_is_not_kept_beyond_its_time():
+    async with peers() as bench, persistent(bench.network) as keeper:
+        first = await keeper.connection()
+        first.subscribe(TRACK, Parameters(rendezvous_timeout_ms=60_000), lambda _: None)
+        await asyncio.sleep(11)
+        leave(bench.connections[0], timeout=3.0)
+        await asyncio.sleep(4)
+
+        assert first.closed
+        assert (await keeper.connection(timeout=5)) is not first
+
+
+@scenario
+async def test_goaway_with_a_uri_moves_there():
+    network = MemoryNetwork(seed=1)
+    async with (
+        peers(network=network) as old,
+        peers(network=network, port=4434) as new,
+        persistent(network) as keeper,
+    ):
+        await keeper.connection()
+        leave(old.connections[0], "moqt://localhost:4434/path")
+        await asyncio.sleep(1)
+
+        assert len(new.connections) == 1
+        assert keeper.current is not None
+
+
+@scenario
+async def test_uri_of_another_host_or_none_at_all_is_not_followed():
+    async with peers() as bench, persistent(bench.network) as keeper:
+        for uri in ("moqt://evil.example/path", "https://localhost/", "\N{SNOWMAN}"):
+            await keeper.connection(timeout=30)
+            await asyncio.sleep(11)
+            leave(bench.connections[-1], uri)
+            await asyncio.sleep(1)
+
+        await keeper.connection(timeout=30)
+        assert len(bench.connections) == 4
+
+
+@scenario
+async def test_host_that_is_allowed_is_followed():
+    network = MemoryNetwork(seed=1)
+    config = ConnectConfig(transport=QUICK.transport, goaway_hosts=("127.0.0.1",))
+    async with (
+        peers(network=network) as old,
+        peers(network=network, port=4434) as new,
+        PersistentConnection(URL, config, transport=network) as keeper,
+    ):
+        await keeper.connection()
+        leave(old.connections[0], "moqt://127.0.0.1:4434/path")
+        await asyncio.sleep(1)
+
+        assert len(new.connections) == 1
+
+
+@scenario
+async def test_servers_that_send_each_other_a_client_are_tried_ever_more_rarely():
+    network = MemoryNetwork(seed=1)
+    async with peers(network=network) as one, peers(network=network, port=4434) as other:
+        for bench, port in ((one, 4434), (other, 4433)):
+            send_away(bench, f"moqt://localhost:{port}/path")
+        async with persistent(network) as keeper:
+            await asyncio.sleep(60)
+
+            assert 5 < keeper.attempts < 15
+            assert one.connections
+            assert other.connections
+
+
+def send_away(bench, uri):
+    accept = bench.accept
+
+    def accept_and_leave(connection):
+        accept(connection)
+        connection.listen(
+            lambda event: leave(connection, uri) if isinstance(event, ev.SetupComplete) else None
+        )
+
+    bench.server._on_connection = accept_and_leave
 
 
 def test_wrong_url_is_refused_at_once():

@@ -1,11 +1,21 @@
 """All requests of a session, by id and by stream."""
 
+from typing import Final
+
 from kvcs.errors import LocalProtocolError
 from kvcs.moqt.codepoints import GroupOrder
 from kvcs.moqt.session.actions import RequestId, StreamId
-from kvcs.moqt.session.state import Request, State
+from kvcs.moqt.session.state import Request, RequestKind, State
 
 __all__ = ("Registry",)
+
+_OF_NAMESPACES: Final = frozenset(
+    {
+        RequestKind.PUBLISH_NAMESPACE,
+        RequestKind.SUBSCRIBE_NAMESPACE,
+        RequestKind.SUBSCRIBE_TRACKS,
+    }
+)
 
 
 class Registry:
@@ -32,6 +42,11 @@ class Registry:
 
     def __repr__(self) -> str:
         return f"Registry({len(self.by_id)} requests on {len(self.by_stream)} streams)"
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether every request that is not over is about namespaces."""
+        return all(request.kind in _OF_NAMESPACES for request in self.by_id.values())
 
     def add(self, request: Request) -> None:
         """Keep a new request."""

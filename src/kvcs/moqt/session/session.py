@@ -166,6 +166,11 @@ class Session:
         return not self._registry.by_id
 
     @property
+    def is_quiet(self) -> bool:
+        """Whether no request about a Track is open, in either direction."""
+        return self._registry.is_quiet
+
+    @property
     def is_leaving(self) -> bool:
         """Whether we have asked the peer to leave."""
         return self._context.goaway_sent
