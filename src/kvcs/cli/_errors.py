@@ -49,6 +49,8 @@ class ExitCode(IntEnum):
     UNREACHABLE = 5
     PROTOCOL = 6
     DATA = 7
+    LIMITED = 8
+    UNSUITABLE = 9
     TIMEOUT = 124
     INTERRUPTED = 130
 

@@ -29,6 +29,7 @@ __all__ = (
     "connection_options",
     "option",
     "pass_output",
+    "trust_options",
     "url_argument",
 )
 
@@ -144,9 +145,18 @@ def url_argument(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def connection_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add what a command needs to reach a relay; `RelaySettings` takes the values."""
+    decorator = option(
+        "--timeout",
+        type=DURATION,
+        default="30s",
+        help="Whole time allowed; for kvcs publish, to connect and announce.",
+    )
+    return trust_options(decorator(function))
+
+
+def trust_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add how a relay's certificate is checked: all of `connection_options` but the time."""
     for decorator in (
-        option("--timeout", type=DURATION, default="30s",
-               help="Whole time allowed; for kvcs publish, to connect and announce."),
         option("--insecure-loopback", is_flag=True,
                help="Skip certificate checks, towards a loopback address only."),
         option("--ca", type=INPUT_FILE,
