@@ -11,10 +11,12 @@ Source: MOQT draft 22, Section 12 (error codes).
 from enum import IntEnum
 
 __all__ = (
+    "CertificateRefused",
     "ConfigError",
     "ConnectFailed",
     "ConnectionLost",
     "DataError",
+    "DraftRefused",
     "IntegrityError",
     "KeyMismatch",
     "KvcsError",
@@ -227,6 +229,14 @@ class ConnectFailed(TransportError):
 
     def __str__(self) -> str:
         return f"cannot connect to {self.address}: {self.reason}"
+
+
+class CertificateRefused(ConnectFailed):
+    """The server answered, and its certificate is not to be trusted."""
+
+
+class DraftRefused(ConnectFailed):
+    """The server answered, and does not speak this draft: it offers no such ALPN."""
 
 
 class ConnectionLost(TransportError):

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from kvcs.endpoint.certificate import create_dev_certificate
-from kvcs.errors import ConfigError, ConnectFailed, TransportError
+from kvcs.errors import CertificateRefused, ConfigError, ConnectFailed, DraftRefused, TransportError
 from kvcs.transport.interface import (
     Address,
     ClientTls,
@@ -326,7 +326,7 @@ async def test_two_clients_of_a_server_do_not_disturb_each_other(network):
 async def test_untrusted_certificate_is_refused(network):
     await network.open()
 
-    with pytest.raises(ConnectFailed, match="certificate is not valid under the public"):
+    with pytest.raises(CertificateRefused, match="certificate is not valid under the public"):
         await network.connect(tls=ClientTls())
 
 
@@ -334,14 +334,14 @@ async def test_certificate_of_another_name_is_refused(network):
     await network.open()
     tls = ClientTls(ca_file=str(network.certificate.ca_file), server_name="other.test")
 
-    with pytest.raises(ConnectFailed, match="certificate is not valid under"):
+    with pytest.raises(CertificateRefused, match="certificate is not valid under"):
         await network.connect(tls=tls)
 
 
 async def test_another_alpn_is_refused(network):
     await network.open()
 
-    with pytest.raises(ConnectFailed, match="no common application protocol"):
+    with pytest.raises(DraftRefused, match="no common application protocol"):
         await network.connect(alpn="another")
 
 

@@ -4,7 +4,10 @@ aiomoqt is driven through its session API: its PublishedTrack paces by dropping,
 cache survives.
 """
 
+import asyncio
+import os
 import socket
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -49,6 +52,7 @@ __all__ = (
     "client",
     "client_config",
     "dialing",
+    "foreign_relay",
     "free_port",
     "listening",
     "relay_of",
@@ -281,3 +285,32 @@ async def relayed(prompt: Prompt, certificate: Certificate) -> AsyncGenerator[Si
         yield Site(
             Publisher(connection, scope_key=prompt.scope_key, descriptor=prompt.descriptor), get
         )
+
+
+@asynccontextmanager
+async def foreign_relay(certificate: Certificate) -> AsyncGenerator[int]:
+    """aiomoqt's test relay in a process of its own; gives its port, which may not be open yet."""
+    port = free_port()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "aiomoqt.tools.moq_interop_relay",
+        "--quic",
+        "--draft",
+        "22",
+        "--port",
+        str(port),
+        "--cert",
+        str(certificate.certificate_file),
+        "--key",
+        str(certificate.private_key_file),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+        # Its settings also come from the environment.
+        env={name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+    )
+    try:
+        yield port
+    finally:
+        process.kill()
+        await process.wait()

@@ -4,16 +4,14 @@ It knows nothing of KVCS, keeps a few Groups of each track, and forwards what it
 """
 
 import asyncio
-import os
-import sys
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 
 from tests.interop.sites import (
     BLOCKS,
     LAYERS,
     PATIENCE,
     client_config,
-    free_port,
+    foreign_relay,
     url,
 )
 
@@ -21,35 +19,6 @@ from kvcs.client import Consumer, Publisher
 from kvcs.endpoint.connect import connect
 
 HALF = LAYERS // 2
-
-
-@asynccontextmanager
-async def foreign_relay(certificate):
-    """aiomoqt's relay in a process of its own; gives its port."""
-    port = free_port()
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "aiomoqt.tools.moq_interop_relay",
-        "--quic",
-        "--draft",
-        "22",
-        "--port",
-        str(port),
-        "--cert",
-        str(certificate.certificate_file),
-        "--key",
-        str(certificate.private_key_file),
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-        # Its settings also come from the environment.
-        env={name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
-    )
-    try:
-        yield port
-    finally:
-        process.kill()
-        await process.wait()
 
 
 class Follower:

@@ -4,10 +4,12 @@ from enum import IntEnum
 from typing import Final
 
 from kvcs.errors import (
+    CertificateRefused,
     ConfigError,
     ConnectFailed,
     ConnectionLost,
     DataError,
+    DraftRefused,
     IntegrityError,
     KeyMismatch,
     KvcsError,
@@ -121,6 +123,8 @@ _HINTS: Final[dict[type[KvcsError], str]] = {
         "publication of its own."
     ),
     RequestTimedOut: TIMEOUT_HINT,
+    CertificateRefused: "Name the authority that signed the relay's certificate with --ca.",
+    DraftRefused: "The relay must offer MOQT draft 22 (ALPN moqt-22); kvcs speaks no other.",
     ConnectFailed: "Check that a relay runs there (kvcs relay run), and its certificate (--ca).",
     TransportError: "Check the address, the port and the certificate.",
     ConnectionLost: "Check the other side's log, then try again.",

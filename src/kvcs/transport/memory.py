@@ -20,7 +20,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from kvcs.errors import ConnectFailed, TransportError
+from kvcs.errors import ConnectFailed, DraftRefused, TransportError
 from kvcs.transport.interface import (
     Address,
     ClientTls,
@@ -371,7 +371,7 @@ class MemoryNetwork(TransportFactory):
             await asyncio.sleep(config.connect_timeout)
             raise ConnectFailed(str(address), f"no answer within {config.connect_timeout:g} s")
         if listener.alpn != alpn:
-            raise ConnectFailed(str(address), f"the server does not speak {alpn}")
+            raise DraftRefused(str(address), f"the server does not speak {alpn}")
         client_address = Address(self.client_host, next(self._ports))
         up = self._wire(config, listener.config, from_client=True)
         down = self._wire(listener.config, config, from_client=False)

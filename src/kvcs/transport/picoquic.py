@@ -32,7 +32,13 @@ from aiopquic.quic.events import (
 )
 from aiopquic.quic.events import StreamReset as StreamResetReceived
 
-from kvcs.errors import ConfigError, ConnectFailed, TransportError
+from kvcs.errors import (
+    CertificateRefused,
+    ConfigError,
+    ConnectFailed,
+    DraftRefused,
+    TransportError,
+)
 from kvcs.transport.interface import (
     Address,
     ClientTls,
@@ -61,6 +67,7 @@ _APPLICATION_CLOSE: Final = 5
 #: Place of the connection in such an event; 0 is the context itself, which is ready.
 _CONNECTION: Final = 5
 
+_NO_APPLICATION_PROTOCOL: Final = 0x178
 _QUIC_ERRORS: Final = {
     0x1: "internal error",
     0x2: "connection refused",
@@ -70,7 +77,7 @@ _QUIC_ERRORS: Final = {
     0x12A: "TLS: bad certificate",
     0x12D: "TLS: certificate expired",
     0x130: "TLS: unknown certificate authority",
-    0x178: "TLS: no common application protocol",
+    _NO_APPLICATION_PROTOCOL: "TLS: no common application protocol",
 }
 
 _logger = logging.getLogger("kvcs.transport")
@@ -382,7 +389,7 @@ class PicoquicFactory(TransportFactory):
             raise ConnectFailed(str(address), f"no answer on UDP within {waited:.0f} s") from None
         if code is not None:
             client.stop()
-            raise ConnectFailed(str(address), _handshake_failure(code, tls))
+            raise _handshake_failure(str(address), code, tls)
         return client.transport
 
     async def listen(
@@ -502,8 +509,10 @@ def _error_text(code: int) -> str:
     return f"{_QUIC_ERRORS.get(code, 'TLS alert' if code & 0x100 else 'error')} ({code:#x})"
 
 
-def _handshake_failure(code: int, tls: ClientTls) -> str:
+def _handshake_failure(address: str, code: int, tls: ClientTls) -> ConnectFailed:
     if code:
-        return _error_text(code)
+        kind = DraftRefused if code == _NO_APPLICATION_PROTOCOL else ConnectFailed
+        return kind(address, _error_text(code))
     roots = tls.ca_file or "the public authorities"
-    return f"the handshake failed: the server's certificate is not valid under {roots}"
+    reason = f"the handshake failed: the server's certificate is not valid under {roots}"
+    return CertificateRefused(address, reason)

@@ -182,5 +182,14 @@ def test_all_commands_are_listed():
 
     names = kvcs.cli.root.list_commands(context)
 
-    assert names == ["demo", "relay", "publish", "fetch", "inspect", "scope", "version"]
+    assert names == [
+        "demo",
+        "relay",
+        "publish",
+        "fetch",
+        "inspect",
+        "doctor",
+        "scope",
+        "version",
+    ]
     assert "demo-node" not in names

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from kvcs.errors import ConnectFailed, TransportError
+from kvcs.errors import ConnectFailed, DraftRefused, TransportError
 from kvcs.testing import LinkProfile, MemoryNetwork, MemoryTransport, run
 from kvcs.transport.interface import (
     Address,
@@ -378,7 +378,7 @@ async def test_connect_with_another_alpn_fails():
     network = MemoryNetwork()
     await network.listen(ADDRESS, print, alpn="other", tls=TLS, config=TransportConfig())
 
-    with pytest.raises(ConnectFailed, match="does not speak t"):
+    with pytest.raises(DraftRefused, match="does not speak t"):
         await network.connect(*ADDRESS, alpn="t", tls=ClientTls(), config=TransportConfig())
 
 

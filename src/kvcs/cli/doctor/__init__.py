@@ -67,7 +67,8 @@ def doctor(output: Output, url: str, timeout: float, **trust: Any) -> int:
       kvcs doctor moqt://127.0.0.1:4433/ --ca certificate/ca.pem
       kvcs doctor moqt://relay.example:4433/ --json
     """  # noqa: D301 - click reads the backslash
-    relay = RelaySettings(url=url, timeout=timeout, **trust)
+    # Less than all, so that a relay that does not answer is told as such.
+    relay = RelaySettings(url=url, timeout=timeout / 2, **trust)
     site = Site(url, connect_config(relay))
     report = run(_examine(output, site, timeout))
     _show(output, site, report)

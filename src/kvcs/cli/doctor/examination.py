@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from kvcs.cli._errors import first_cause
 from kvcs.cli.doctor.finding import ROWS, Grade, Report
 from kvcs.cli.doctor.probes import PROBES, Probe
 from kvcs.cli.doctor.site import Site
-from kvcs.errors import KvcsError, RequestTimedOut
+from kvcs.errors import ConfigError, KvcsError, RequestTimedOut
 
 __all__ = ("PROBE_SECONDS", "examine")
 
@@ -55,6 +56,11 @@ async def _attempt(probe: Probe, site: Site, report: Report, deadline: float) ->
     except TimeoutError as error:
         text = str(error) if isinstance(error, RequestTimedOut) else "not answered in time"
         report.note_all(probe.rows, Grade.BAD, text)
-    except KvcsError as error:
-        report.note_all(probe.rows, Grade.BAD, str(error))
+    except ConfigError:
+        raise
+    except (KvcsError, ExceptionGroup) as error:
+        cause = first_cause(error)
+        if not isinstance(cause, KvcsError):
+            raise
+        report.note_all(probe.rows, Grade.BAD, str(cause))
     report.note_all(probe.rows, Grade.UNKNOWN, "not found out")

@@ -59,7 +59,12 @@ class Row:
 
 _ROWS: Final = (
     Row("connection", "QUIC connection", "Nothing works without a connection.", is_needed=True),
-    Row("certificate", "TLS certificate", "Nobody can tell whose relay this is."),
+    Row(
+        "certificate",
+        "TLS certificate",
+        "Publishers and consumers refuse the connection unless they trust its authority.",
+        is_needed=True,
+    ),
     Row(
         "draft",
         "MOQT draft",
@@ -160,6 +165,11 @@ _ROWS: Final = (
         "Models with many layers lose some on the way; consumers must fetch them.",
     ),
     Row(
+        "large-objects",
+        "Objects of 1 MiB",
+        "Publications with large blocks lose Objects here; publish smaller blocks.",
+    ),
+    Row(
         "join",
         "join in mid-production, cached",
         "Consumers that join a running publication lack layers, or get some twice.",
@@ -173,6 +183,11 @@ _ROWS: Final = (
         "fetch",
         "FETCH of ranges",
         "Completed caches and lost layers cannot be had, or not in part.",
+    ),
+    Row(
+        "open-fetch",
+        "FETCH without an end",
+        "Consumers that ask for everything lack layers; those of kvcs name both ends.",
     ),
     Row(
         "range-filter",

@@ -177,7 +177,7 @@ class Reader:
     def fetch(
         self,
         track: FullTrackName,
-        location_filter: LocationFilter = FROM_START,
+        location_filter: LocationFilter,
         *range_filters: RangeFilter,
     ) -> Reading:
         """FETCH a range, in ascending order."""

@@ -8,6 +8,7 @@ from kvcs.cli.doctor.finding import Report
 from kvcs.cli.doctor.probes.delivery import (
     probe_cold_join,
     probe_join,
+    probe_large_objects,
     probe_live,
     probe_many_groups,
 )
@@ -40,10 +41,10 @@ class Probe:
     title: str
     rows: tuple[str, ...]
     run: Callable[[Site, Report], Awaitable[None]]
-    needs: tuple[str, ...] = ("connection", "draft", "announce")
+    needs: tuple[str, ...] = ("connection", "certificate", "draft", "announce")
 
 
-_SESSION: Final = ("connection", "draft")
+_SESSION: Final = ("connection", "certificate", "draft")
 
 PROBES: Final = (
     Probe(
@@ -76,9 +77,10 @@ PROBES: Final = (
         probe_live,
     ),
     Probe("many Groups", ("many-groups",), probe_many_groups),
+    Probe("large Objects", ("large-objects",), probe_large_objects),
     Probe("join in mid-production", ("join",), probe_join),
     Probe("first join in mid-production", ("cold-join",), probe_cold_join),
-    Probe("ranges", ("fetch",), probe_fetch),
+    Probe("ranges", ("fetch", "open-fetch"), probe_fetch),
     Probe("filters", ("range-filter", "filtered-cache"), probe_filters),
     Probe("gaps while the publisher is there", ("gap-filling",), probe_gap_filling),
     Probe(

@@ -23,15 +23,24 @@ from kvcs.moqt.session.events import SubscribeAccepted
 from kvcs.moqt.wire.object import Object
 from kvcs.names import Location
 
-__all__ = ("KEYS", "VALUES", "probe_cold_join", "probe_join", "probe_live", "probe_many_groups")
+__all__ = (
+    "KEYS",
+    "VALUES",
+    "probe_cold_join",
+    "probe_join",
+    "probe_large_objects",
+    "probe_live",
+    "probe_many_groups",
+)
 
 #: Names of test Tracks: a relay may look at the grammar of Track Names.
 KEYS: Final = DataTrackName(Component.K, RAW.name, 0).format()
 VALUES: Final = DataTrackName(Component.V, RAW.name, 0).format()
 
 _KIB: Final = 1024
-# Octets of the Objects of each Group: less than one packet, as in KVCS, and the largest sensible.
-_LIVE_GROUPS: Final = ((1, 32 * _KIB, 200 * _KIB), (32 * _KIB, 1), (1024 * _KIB,), (68, 4 * _KIB))
+# Octets of the Objects of each Group: less than one packet, as in KVCS.
+_LIVE_GROUPS: Final = ((1, 32 * _KIB, 200 * _KIB), (32 * _KIB, 1), (64 * _KIB,), (68, 4 * _KIB))
+_LARGE_GROUPS: Final = ((1024 * _KIB,) * 2,) * 2
 _JOIN_GROUPS: Final = ((16 * _KIB,) * 3,) * 4
 _JOINED_AT: Final = 2
 _MANY_GROUPS: Final = 160
@@ -103,6 +112,21 @@ async def probe_many_groups(site: Site, report: Report) -> None:
             track.publish(group_id, (_KIB,))
         await reader.settled(lambda: reading.has(track.objects))
     report.note("many-groups", *judge_delivery(track.objects, reading.objects))
+
+
+async def probe_large_objects(site: Site, report: Report) -> None:
+    """Publish Objects of the largest sensible size."""
+    async with site.source() as source, site.reader() as reader:
+        track = source.add_track(KEYS, groups=len(_LARGE_GROUPS))
+        reading = reader.subscribe(track.track)
+        await reader.accepted(reading)
+        for group_id, sizes in enumerate(_LARGE_GROUPS):
+            track.publish(group_id, sizes)
+        await reader.settled(lambda: reading.has(track.objects))
+    judgement = judge_delivery(track.objects, reading.objects)
+    if judgement.grade is Grade.GOOD:
+        judgement = judge_octets(track.objects, reading.objects)
+    report.note("large-objects", *judgement)
 
 
 async def probe_join(site: Site, report: Report) -> None:

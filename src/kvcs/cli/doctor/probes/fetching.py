@@ -5,7 +5,7 @@ from typing import Final
 from kvcs.cli.doctor.finding import Grade, Report
 from kvcs.cli.doctor.judgement import judge_delivery, judge_octets, judge_priorities
 from kvcs.cli.doctor.probes.delivery import KEYS, VALUES
-from kvcs.cli.doctor.reader import Reader, Reading
+from kvcs.cli.doctor.reader import FROM_START, Reader, Reading
 from kvcs.cli.doctor.site import Site
 from kvcs.cli.doctor.source import SampleTrack
 from kvcs.errors import RequestRejected
@@ -19,6 +19,7 @@ _GROUPS: Final = 4
 _OBJECTS: Final = 4
 _SIZES: Final = (8 * 1024,) * _OBJECTS
 _FIRST_LIVE: Final = 2
+_WHOLE: Final = LocationFilter.absolute_start_group_end(0, 0, _GROUPS - 1)
 _FIRST_BLOCKS: Final = RangeFilter(kind=ParameterType.OBJECTID_FILTER, ranges=(Range(0, 1),))
 
 
@@ -30,7 +31,9 @@ async def probe_fetch(site: Site, report: Report) -> None:
         source.end(track)
         groups = await _fetch(reader, track, LocationFilter.absolute_start_group_end(1, 0, 1))
         inner = await _fetch(reader, track, LocationFilter.absolute_range(1, 1, 1, 1))
+        everything = await _fetch(reader, track, FROM_START)
     wanted = track.within(Location(1, 0), Location(2, _OBJECTS - 1))
+    report.note("open-fetch", *judge_delivery(track.objects, everything.objects))
     exact = track.within(Location(1, 1), Location(2, 1))
     for judgement in (
         judge_delivery(wanted, groups.objects),
@@ -57,12 +60,12 @@ async def probe_filters(site: Site, report: Report) -> None:
         source.end(track)
         first = {at: obj for at, obj in track.objects.items() if at.object_id <= 1}
         try:
-            filtered = await _fetch(reader, track, LocationFilter.none(), _FIRST_BLOCKS)
+            filtered = await _fetch(reader, track, _WHOLE, _FIRST_BLOCKS)
         except RequestRejected as error:
             report.note("range-filter", Grade.LIMITED, f"refused: {error}")
         else:
             report.note("range-filter", *judge_delivery(first, filtered.objects))
-        whole = await _fetch(reader, track, LocationFilter.none())
+        whole = await _fetch(reader, track, _WHOLE)
     report.note("filtered-cache", *judge_delivery(track.objects, whole.objects))
 
 
@@ -76,7 +79,7 @@ async def probe_gap_filling(site: Site, report: Report) -> None:
         _publish(track, range(_FIRST_LIVE, _GROUPS))
         live = track.within(Location(_FIRST_LIVE, 0), Location(_GROUPS, 0))
         await early.settled(lambda: running.has(live))
-        reading = await _fetch(late, track, LocationFilter.none())
+        reading = await _fetch(late, track, _WHOLE)
         count = source.fetches[track.track.name]
     grade, text = judge_delivery(track.objects, reading.objects)
     report.note("gap-filling", grade, f"{text}; {count} FETCH at the publisher")

@@ -6,12 +6,13 @@ from typing import Final
 from kvcs.cli.doctor.finding import Grade, Report
 from kvcs.cli.doctor.judgement import judge_delivery, judge_unheld
 from kvcs.cli.doctor.probes.delivery import KEYS, VALUES
-from kvcs.cli.doctor.reader import Reader, Reading
+from kvcs.cli.doctor.reader import Reader
 from kvcs.cli.doctor.site import Site
 from kvcs.cli.doctor.source import SampleTrack
 from kvcs.errors import RequestErrorCode, RequestFailed, RequestRejected
 from kvcs.kv.naming import PublicationName
 from kvcs.moqt.session.events import SubscribeAccepted
+from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.names import TrackNamespace
 
 __all__ = ("probe_expiry", "probe_kept")
@@ -19,6 +20,7 @@ __all__ = ("probe_expiry", "probe_kept")
 _GROUPS: Final = 4
 _SIZES: Final = (8 * 1024,) * 3
 _FIRST_LIVE: Final = 2
+_WHOLE: Final = LocationFilter.absolute_start_group_end(0, 0, _GROUPS - 1)
 # Retention of a Track that must be gone soon, and how much later it is asked for.
 _SHORT_SECONDS: Final = 1.0
 _EXPIRY_MARGIN: Final = 0.5
@@ -63,7 +65,7 @@ async def probe_expiry(site: Site, report: Report) -> None:
         await early.settled(lambda: reading.request.is_over)
     await asyncio.sleep(_SHORT_SECONDS + _EXPIRY_MARGIN)
     async with site.reader() as reader:
-        late = reader.fetch(track.track)
+        late = reader.fetch(track.track, _WHOLE)
         try:
             await reader.finished(late)
         except RequestRejected as error:
@@ -94,31 +96,29 @@ async def _note_listing(reader: Reader, name: PublicationName, report: Report) -
 
 
 async def _note_fetch(reader: Reader, track: SampleTrack, report: Report) -> None:
-    reading = await _fetch(reader, track, "kept-fetch", report)
-    if reading is not None:
-        grade, text = judge_delivery(track.objects, reading.objects)
-        report.note("kept-fetch", Grade.LIMITED if grade is Grade.BAD else grade, text)
-
-
-async def _note_gaps(reader: Reader, track: SampleTrack, report: Report) -> None:
-    reading = await _fetch(reader, track, "gap-markers", report)
-    if reading is not None:
-        unheld = [at for at in track.objects if at.group_id < _FIRST_LIVE]
-        report.note("gap-markers", *judge_unheld(unheld, reading.records))
-
-
-async def _fetch(reader: Reader, track: SampleTrack, row: str, report: Report) -> Reading | None:
-    """FETCH a whole Track; note a refusal, and return None then."""
-    reading = reader.fetch(track.track)
+    reading = reader.fetch(track.track, _WHOLE)
     try:
         await reader.finished(reading)
     except RequestRejected as error:
-        report.note(row, Grade.LIMITED, f"refused: {error}")
-        return None
+        report.note("kept-fetch", Grade.LIMITED, f"refused: {error}")
+        return
+    grade, text = judge_delivery(track.objects, reading.objects)
+    report.note("kept-fetch", Grade.LIMITED if grade is Grade.BAD else grade, text)
+
+
+async def _note_gaps(reader: Reader, track: SampleTrack, report: Report) -> None:
+    """FETCH more than the relay holds: to refuse or to break off claims nothing either."""
+    reading = reader.fetch(track.track, _WHOLE)
+    try:
+        await reader.finished(reading)
+    except RequestRejected as error:
+        report.note("gap-markers", Grade.GOOD, f"refused, so that nothing is claimed: {error}")
+        return
     if reading.request.is_broken:
-        report.note(row, Grade.LIMITED, "the fetch stream was reset")
-        return None
-    return reading
+        report.note("gap-markers", Grade.GOOD, "broken off, so that nothing is claimed")
+        return
+    unheld = [at for at in track.objects if at.group_id < _FIRST_LIVE]
+    report.note("gap-markers", *judge_unheld(unheld, reading.records))
 
 
 async def _note_late_subscribe(reader: Reader, track: SampleTrack, report: Report) -> None:

@@ -5,11 +5,13 @@ from statistics import median
 from typing import Final
 
 from kvcs.cli.doctor.finding import Grade, Report
-from kvcs.cli.doctor.reader import Listing, Reader
+from kvcs.cli.doctor.reader import FROM_START, Listing, Reader
 from kvcs.cli.doctor.site import Site
 from kvcs.endpoint.connection import Connection
 from kvcs.errors import (
+    CertificateRefused,
     ConnectFailed,
+    DraftRefused,
     RemoteProtocolError,
     RequestErrorCode,
     RequestFailed,
@@ -35,7 +37,7 @@ async def probe_connection(site: Site, report: Report) -> None:
             options = connection.session.peer_options or SetupOptions()
             peer = connection.peer
     except ConnectFailed as error:
-        report.note("connection", Grade.BAD, error.reason)
+        _note_failure(error, report)
         return
     except RemoteProtocolError as error:
         report.note("connection", Grade.GOOD, "made")
@@ -53,6 +55,19 @@ async def probe_connection(site: Site, report: Report) -> None:
         f"{ranges} for each request" if ranges else "none: range filters may not be sent",
     )
     report.note("limits", Grade.MEASURED, _limits(options))
+
+
+def _note_failure(error: ConnectFailed, report: Report) -> None:
+    """Note at which step connecting failed."""
+    match error:
+        case CertificateRefused():
+            report.note("connection", Grade.GOOD, "answered")
+            report.note("certificate", Grade.BAD, error.reason)
+        case DraftRefused():
+            report.note("connection", Grade.GOOD, "answered")
+            report.note("draft", Grade.BAD, error.reason)
+        case _:
+            report.note("connection", Grade.BAD, error.reason)
 
 
 def _note_certificate(site: Site, report: Report) -> None:
@@ -143,9 +158,9 @@ async def probe_refusal(site: Site, report: Report) -> None:
     codes: list[str] = []
     async with site.source() as source, site.reader() as reader:
         unknown = source.name.track(b"manifest.cose")
-        for request in (reader.subscribe, reader.fetch):
+        for reading in (reader.subscribe(unknown), reader.fetch(unknown, FROM_START)):
             try:
-                await reader.accepted(request(unknown))
+                await reader.accepted(reading)
                 codes.append("accepted")
             except RequestRejected as error:
                 codes.append(_code_name(error.code))

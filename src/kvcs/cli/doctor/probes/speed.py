@@ -10,27 +10,30 @@ from kvcs.cli.doctor.site import Site
 from kvcs.cli.doctor.source import SampleTrack, Source
 from kvcs.kv.codecs import RAW
 from kvcs.kv.naming import Component, DataTrackName
+from kvcs.moqt.wire.filters import LocationFilter
 
 __all__ = ("probe_speed",)
 
-_OBJECT_BYTES: Final = 2**20
-_GROUP_OBJECTS: Final = 2
+_OBJECT_BYTES: Final = 2**18
+_GROUP_OBJECTS: Final = 8
 # Objects of each round: the first that takes long enough is the result, so that a slow link is
 # not burdened and a fast one is measured over more than its start.
-_ROUNDS: Final = (2, 8, 32)
-_ENOUGH_SECONDS: Final = 0.5
+_ROUNDS: Final = (8, 32, 128)
+_ENOUGH_SECONDS: Final = 2.0
 _MEBI: Final = 2**20
 
 
 async def probe_speed(site: Site, report: Report) -> None:
-    """Publish Objects of 1 MiB to one consumer, then let another one fetch them."""
+    """Publish Objects of 256 KiB to one consumer, then let another one fetch them."""
     async with site.source() as source, site.reader() as reader:
         track = await _publish_enough(source, reader, report)
         if track is None:
             report.note_all(("live-rate", "fetch-rate"), Grade.UNKNOWN, "not all test data came")
             return
+        last_group = len(track.objects) // _GROUP_OBJECTS - 1
+        whole = LocationFilter.absolute_start_group_end(0, 0, last_group)
         async with site.reader() as late:
-            reading = late.fetch(track.track)
+            reading = late.fetch(track.track, whole)
             begun = late.connection.now
             await late.finished(reading)
     objects = len(track.objects)
@@ -77,5 +80,5 @@ async def _measure(
 
 def _note_rate(report: Report, row: str, objects: int, seconds: float) -> None:
     rate = objects * _OBJECT_BYTES / seconds
-    text = f"{rate / _MEBI:.3g} MiB/s with Objects of 1 MiB"
+    text = f"{rate / _MEBI:.3g} MiB/s with Objects of 256 KiB"
     report.note(row, Grade.MEASURED, text, rate)
