@@ -264,9 +264,7 @@ class UpstreamSubscription:
                 case ObjectReceived():
                     self._receive_object(event.stream_id, event.obj, now)
                 case DatagramReceived():
-                    self._sink.receive_object(
-                        event.obj, self.peer, follows=None, fetched=False, now=now
-                    )
+                    self._receive_datagram(event, now)
                 case StreamFinished():
                     self._finish(self._close(event.stream_id), now)
                 case StreamAborted():
@@ -275,6 +273,14 @@ class UpstreamSubscription:
                     self._sink.stream_ended(now=now)
         except MalformedTrack as error:
             self._sink.malformed(self.peer, error, now=now)
+
+    def _receive_datagram(self, event: DatagramReceived, now: float) -> None:
+        obj = event.obj
+        self._sink.receive_object(obj, self.peer, follows=None, fetched=False, now=now)
+        if event.end_of_group:
+            self._sink.store.finish_subgroup(
+                obj.group_id, None, end_of_group=True, final_object_id=obj.object_id, now=now
+            )
 
     def _close(self, stream_id: StreamId) -> "_Stream | None":
         stream = self._streams.pop(stream_id, None)

@@ -470,10 +470,17 @@ class StreamAborted:
 
 @dataclass(frozen=True, slots=True)
 class DatagramReceived:
-    """An Object in a datagram."""
+    """An Object in a datagram.
+
+    Attributes:
+        request_id: The subscription.
+        obj: The Object, of no Subgroup.
+        end_of_group: Its Group has no larger Object.
+    """
 
     request_id: RequestId
     obj: Object
+    end_of_group: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,7 @@ class IncomingStreams:
         if request is not None:
             priority = request.properties.default_publisher_priority
             obj = datagram.to_object(default_priority=priority)
-            self._context.emit(DatagramReceived(request.request_id, obj))
+            self._context.emit(DatagramReceived(request.request_id, obj, datagram.end_of_group))
 
     def resolve(self, request: Request) -> None:
         """Give `request` the streams that waited for its Track Alias or its answer.

@@ -156,7 +156,7 @@ class OutgoingStreams:
             self._context.emit(StreamStopped(stream.request.request_id, stream_id, code))
             self.reset(stream_id, code)
 
-    def send_datagram(self, request_id: RequestId, obj: Object) -> None:
+    def send_datagram(self, request_id: RequestId, obj: Object, *, end_of_group: bool) -> None:
         """Send an Object of a subscription in a datagram."""
         request = self._registry.find(request_id)
         if request is None:
@@ -164,7 +164,9 @@ class OutgoingStreams:
         request.advance(Input.SEND_DATA)
         if request.track_alias is None:
             raise LocalProtocolError(f"request {request_id} takes no datagram")
-        datagram = ObjectDatagram.of(obj, track_alias=request.track_alias)
+        datagram = ObjectDatagram.of(
+            obj, track_alias=request.track_alias, end_of_group=end_of_group
+        )
         self._context.actions.append(SendDatagram(datagram.encode()))
 
     def _open(self, request: Request, header: bytes, writer: _Writer, *, priority: int) -> StreamId:

@@ -494,10 +494,19 @@ class Session:
         if self._command(now):
             self._outgoing.prioritize(stream_id, priority)
 
-    def send_datagram(self, request_id: RequestId, obj: Object, *, now: float) -> None:
-        """Send an Object of a subscription in a datagram, which may be lost."""
+    def send_datagram(
+        self, request_id: RequestId, obj: Object, *, end_of_group: bool = False, now: float
+    ) -> None:
+        """Send an Object of a subscription in a datagram, which may be lost.
+
+        Args:
+            request_id: The subscription.
+            obj: The Object, of no Subgroup.
+            end_of_group: It is known that its Group has no larger one.
+            now: Monotonic seconds.
+        """
         if self._command(now):
-            self._outgoing.send_datagram(request_id, obj)
+            self._outgoing.send_datagram(request_id, obj, end_of_group=end_of_group)
 
     # The inside.
 

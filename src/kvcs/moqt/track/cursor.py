@@ -2,12 +2,25 @@
 
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 from kvcs.moqt.session.actions import StreamId
 from kvcs.moqt.track.group import Subgroup
 from kvcs.names import Location
 
-__all__ = ("Cursor",)
+__all__ = ("Cursor", "Timeouts")
+
+
+class Timeouts(NamedTuple):
+    """Effective delivery timeouts in seconds; 0 is none.
+
+    Attributes:
+        for_object: From the arrival of an Object.
+        for_subgroup: From the moment when the end of its Subgroup was known.
+    """
+
+    for_object: float
+    for_subgroup: float
 
 
 @dataclass(slots=True, eq=False)
@@ -27,6 +40,7 @@ class Cursor:
         is_stray: Whether the open stream carries late Objects.
         asked_through: End of the gap that was reported last.
         incomplete: Something was left out, so that no stream can end with FIN.
+        timeouts: Delivery timeouts of the Subgroup, once they were looked up.
     """
 
     subgroup: Subgroup
@@ -41,6 +55,12 @@ class Cursor:
     queued: bool = False
     asked_through: Location | None = None
     incomplete: bool = False
+    timeouts: Timeouts | None = None
+
+    @property
+    def is_datagram(self) -> bool:
+        """Whether its Objects travel in datagrams, and belong to no Subgroup."""
+        return self.subgroup.subgroup_id is None
 
     @property
     def has_late(self) -> bool:

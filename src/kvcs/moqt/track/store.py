@@ -227,7 +227,7 @@ class TrackStore:
     def finish_subgroup(
         self,
         group_id: int,
-        subgroup_id: int,
+        subgroup_id: int | None,
         *,
         end_of_group: bool,
         now: float,
@@ -237,7 +237,7 @@ class TrackStore:
 
         Args:
             group_id: Group ID.
-            subgroup_id: Subgroup ID.
+            subgroup_id: Subgroup ID; None for the Objects that travel in datagrams.
             end_of_group: Its header said that it contains the largest Object of the Group.
             now: Monotonic seconds.
             final_object_id: Last Object on that stream; the largest known one if None.

@@ -13,7 +13,9 @@ that is not known, or the store has dropped what is owed, the cursor waits if th
 somebody who can fill the gap (`on_gap`), and goes on with a new stream, or ends the
 subscription with TOO_FAR_BEHIND, if there is not.
 
-What becomes of the streams is written in `kvcs.moqt.track.subgroup_streams`.
+Objects in datagrams have cursors too; what is different about them is written in
+`kvcs.moqt.track.datagrams`, and what becomes of the streams in
+`kvcs.moqt.track.subgroup_streams`.
 
 Source: MOQT draft 22, Sections 3.1, 5.1, 5.2, 7.5 and 11.3.
 """
@@ -27,12 +29,14 @@ from kvcs.moqt.codepoints import GroupOrder, RangeMarker
 from kvcs.moqt.session.actions import RequestId, StreamId
 from kvcs.moqt.session.session import Session
 from kvcs.moqt.track.cursor import Cursor
+from kvcs.moqt.track.datagrams import next_datagram
 from kvcs.moqt.track.delivery import DeliveryTerms, OnGap, Rank, transport_priority
 from kvcs.moqt.track.fetch_delivery import FetchDelivery
 from kvcs.moqt.track.group import Subgroup
 from kvcs.moqt.track.interval import IntervalSet, to_location, to_position
 from kvcs.moqt.track.store import TrackStore
 from kvcs.moqt.track.subgroup_streams import SubgroupStreams
+from kvcs.moqt.track.timeouts import NO_TIMEOUTS, DeliveryTimeouts
 from kvcs.moqt.wire.filters import LocationRange
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.subgroup import SubgroupHeader
@@ -90,7 +94,7 @@ class SubscriptionDelivery:
         self._streams = SubgroupStreams(request_id, max_open=max_open_subgroups)
         self._given_up = IntervalSet()
         self._ending: tuple[PublishDoneCode, str] | None = None
-        self._object_timeout, self._subgroup_timeout = self._timeouts()
+        self._timeouts = DeliveryTimeouts(store, terms)
         if terms.forward:
             self._skip_present()
         self._is_following = True
@@ -138,8 +142,9 @@ class SubscriptionDelivery:
         if self.terms.forward and not terms.forward:
             self._pause()
         moved = terms.location_range != self.terms.location_range
-        self.terms = terms
-        self._object_timeout, self._subgroup_timeout = self._timeouts()
+        self.terms = self._timeouts.terms = terms
+        for cursor in self._cursors.values():
+            cursor.timeouts = None
         if resumed:
             self._resume()
         if moved:
@@ -197,7 +202,8 @@ class SubscriptionDelivery:
         self._streams.reset_cut(session, now=now)
         while self._queue:
             cursor = self._choose(session, now)
-            size_bytes = self._serve(cursor, session, now=now)
+            serve = self._serve_datagram if cursor.is_datagram else self._serve
+            size_bytes = serve(cursor, session, now)
             if size_bytes:
                 return size_bytes
         if self._ending is not None and not self._waiting:
@@ -321,7 +327,7 @@ class SubscriptionDelivery:
     def _choose(self, session: Session, now: float) -> Cursor:
         """Return the cursor to serve: the first one that may have an open stream."""
         first = self._queue[0][1]
-        if first.stream_id is not None or self._streams.has_room:
+        if first.stream_id is not None or first.is_datagram or self._streams.has_room:
             return first
         open_cursors = [entry for entry in self._queue if entry[1].stream_id is not None]
         if open_cursors:
@@ -330,7 +336,7 @@ class SubscriptionDelivery:
         self._streams.make_room(session, now=now)
         return first
 
-    def _serve(self, cursor: Cursor, session: Session, *, now: float) -> int:
+    def _serve(self, cursor: Cursor, session: Session, now: float) -> int:
         """Send the next Object of a cursor; take it from the queue if there is none."""
         adjacent = self._adjacent(cursor, now)
         if adjacent is not None:
@@ -353,7 +359,7 @@ class SubscriptionDelivery:
         is_late = cursor.advance(object_id)
         if obj is None or location < self._start or not self.terms.admits(obj):
             return 0
-        if self._is_too_late(cursor, obj, now):
+        if self._timeouts.is_over(cursor, obj, now=now):
             self._abandon(cursor, session, now)
             return 0
         if cursor.stream_id is not None and not is_next:
@@ -362,13 +368,32 @@ class SubscriptionDelivery:
         cursor.incomplete |= is_late
         return self._send(cursor, obj, session, now)
 
+    def _serve_datagram(self, cursor: Cursor, session: Session, now: float) -> int:
+        """Send the next Object of a cursor in a datagram, or leave the queue."""
+        obj = next_datagram(
+            self._store,
+            cursor,
+            terms=self.terms,
+            wanted=self._range(),
+            timeouts=self._timeouts,
+            now=now,
+        )
+        if obj is None:
+            self._dequeue(cursor)
+            return 0
+        ends_group = self._store.group_end(obj.group_id) == obj.location and not obj.status
+        session.send_datagram(self._request_id, obj, end_of_group=ends_group, now=now)
+        return len(obj.payload) + 1
+
     def _adjacent(self, cursor: Cursor, now: float) -> Object | None:
         """Return the Object right behind the last one if all it needs is to be sent.
 
         Mostly that is so; where anything is to be decided this returns None.
         """
         subgroup = cursor.subgroup
-        if cursor.stream_id is None or cursor.is_stray or cursor.has_late or self._can_be_too_late:
+        if cursor.stream_id is None or cursor.is_stray or cursor.has_late:
+            return None
+        if cursor.timeouts is not NO_TIMEOUTS:
             return None
         group_id, object_id = subgroup.group_id, cursor.last_id + 1
         obj = self._store.held(group_id, object_id, now=now)
@@ -440,7 +465,7 @@ class SubscriptionDelivery:
         self, cursor: Cursor, object_id: int | None, now: float
     ) -> tuple[Location, Location] | None:
         """Return what may belong between the last Object and `object_id`."""
-        if object_id is None or cursor.backlog or cursor.subgroup.subgroup_id is None:
+        if object_id is None or cursor.backlog:
             return None
         return self._store.gap(cursor.subgroup, cursor.last_id, object_id, now=now)
 
@@ -454,32 +479,7 @@ class SubscriptionDelivery:
             cursor.subgroup, previous_id, obj.object_id, now=now
         )
 
-    @property
-    def _can_be_too_late(self) -> bool:
-        return bool(self._object_timeout or self._subgroup_timeout)
-
-    def _timeouts(self) -> tuple[float, float]:
-        """Return the effective delivery timeouts of Objects and of Subgroups in seconds."""
-        properties, terms = self._store.properties, self.terms
-        return (
-            _shorter(terms.object_timeout, properties.object_delivery_timeout_ms / 1000),
-            _shorter(terms.subgroup_timeout, properties.subgroup_delivery_timeout_ms / 1000),
-        )
-
-    def _is_too_late(self, cursor: Cursor, obj: Object, now: float) -> bool:
-        """Tell whether a delivery timeout has passed (Section 5.2)."""
-        finished_at = cursor.subgroup.finished_at
-        if self._subgroup_timeout and finished_at is not None:
-            return now > finished_at + self._subgroup_timeout
-        if not self._object_timeout:
-            return False
-        received_at = self._store.received_at(obj.group_id, obj.object_id)
-        return received_at is not None and now > received_at + self._object_timeout
-
     def _send(self, cursor: Cursor, obj: Object, session: Session, now: float) -> int:
-        if obj.subgroup_id is None:
-            session.send_datagram(self._request_id, obj, now=now)
-            return len(obj.payload) + 1
         stream_id = cursor.stream_id
         if stream_id is None:
             stream_id = self._open_stream(cursor, obj, session, now)
@@ -569,8 +569,3 @@ def _last_up_to(subgroup: Subgroup, largest: Location) -> int:
     if subgroup.group_id < largest.group_id:
         return subgroup.largest_id
     return min(subgroup.largest_id, largest.object_id)
-
-
-def _shorter(one: float, other: float) -> float:
-    """Return the shorter of two timeouts, of which 0 is none."""
-    return min(one, other) if one and other else one or other

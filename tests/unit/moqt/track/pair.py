@@ -42,6 +42,7 @@ class Site:
         subscriber: Asks.
         publisher: Serves.
         events: What the subscriber was told, apart from data.
+        datagrams: What came in datagrams.
         streams: What came on each data stream, as short text, by stream id.
         headers: Headers of Subgroup streams, by stream id.
         requests: Which request each data stream belongs to, by stream id.
@@ -62,6 +63,7 @@ class Site:
         self.fill_gaps = fill_gaps
         self.events = []
         self.streams = {}
+        self.datagrams = []
         self.headers = {}
         self.requests = {}
         self.priorities = []
@@ -77,11 +79,12 @@ class Site:
 
     def add(self, group_id, *object_ids, payload=b"x", **fields):
         priority = fields.pop("publisher_priority", group_id % 256)
+        subgroup_id = fields.pop("subgroup_id", 0)
         for object_id in object_ids:
             obj = Object(
                 group_id=group_id,
                 object_id=object_id,
-                subgroup_id=fields.pop("subgroup_id", 0),
+                subgroup_id=subgroup_id,
                 publisher_priority=priority,
                 payload=payload,
                 **fields,
@@ -193,7 +196,8 @@ class Site:
             case ObjectReceived(_, stream_id, obj):
                 mark = {0: "", 3: "!", 4: "!!"}[obj.status]
                 self.streams[stream_id].append(f"{obj.group_id}/{obj.object_id}{mark}")
-            case DatagramReceived(_, obj):
+            case DatagramReceived(obj=obj):
+                self.datagrams.append(event)
                 self.streams.setdefault("datagrams", []).append(f"{obj.group_id}/{obj.object_id}")
             case RangeEnded(_, stream_id, marker, location):
                 name = {0x8C: "absent", 0x10C: "unknown", 0x20C: "late"}[marker]

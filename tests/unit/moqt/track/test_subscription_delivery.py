@@ -1,6 +1,9 @@
+import pytest
+
 from kvcs.errors import PublishDoneCode, StreamResetCode
 from kvcs.moqt.codepoints import GroupOrder, ObjectStatus, ParameterType, PropertyType
 from kvcs.moqt.session.events import PublishDoneReceived, SubscribeAccepted, SubscriptionDrained
+from kvcs.moqt.track.datagrams import MAX_DATAGRAM_BACKLOG
 from kvcs.moqt.wire.filters import LocationFilter, Range, RangeFilter
 from kvcs.moqt.wire.parameters import FillParameters
 from kvcs.moqt.wire.properties import Properties
@@ -199,6 +202,65 @@ def test_datagram_objects_go_out_as_datagrams(new_site):
     site.settle()
 
     assert site.streams == {"datagrams": ["0/4", "0/9"]}
+
+
+def test_datagram_that_is_not_held_any_more_is_left_out_and_nobody_is_asked(new_site):
+    site = new_site(authoritative=False, fill_gaps=True)
+    site.subscribe()
+    site.add(0, 0, 1, subgroup_id=None)
+    site.settle(room=1)
+    site.store.drop_group(0)
+    site.add(0, 2, subgroup_id=None)
+    site.settle()
+
+    assert site.streams == {"datagrams": ["0/0", "0/2"]}
+    assert site.gaps == []
+    assert site.told(PublishDoneReceived) == []
+
+
+def test_late_datagrams_are_dropped_one_by_one(new_site):
+    site = new_site(authoritative=False)
+    site.subscribe(object_delivery_timeout_ms=500)
+    site.add(0, 0, 1, subgroup_id=None)
+    site.settle(room=1)
+
+    site.now = 1.0
+    site.add(0, 2, subgroup_id=None)
+    site.settle()
+
+    assert site.streams == {"datagrams": ["0/0", "0/2"]}
+
+
+def test_subgroup_timeout_is_an_object_timeout_for_datagrams(new_site):
+    site = new_site(authoritative=False)
+    site.subscribe(subgroup_delivery_timeout_ms=500)
+    site.add(0, 0, subgroup_id=None)
+
+    site.now = 1.0
+    site.settle()
+
+    assert site.streams == {}
+
+
+def test_backlog_of_datagrams_is_bounded_and_the_oldest_go_first(new_site):
+    site = new_site(authoritative=False)
+    site.subscribe()
+    site.add(0, *range(MAX_DATAGRAM_BACKLOG + 10), subgroup_id=None)
+    site.settle()
+
+    received = site.streams["datagrams"]
+    assert len(received) == MAX_DATAGRAM_BACKLOG
+    assert received[0] == "0/10"
+
+
+def test_last_datagram_of_a_group_says_so(new_site):
+    site = new_site(authoritative=False)
+    site.subscribe()
+    site.add(0, 0, 1, subgroup_id=None)
+    site.finish(0, None)
+    site.settle()
+
+    assert [event.end_of_group for event in site.datagrams] == [False, True]
 
 
 # Pausing.
@@ -584,6 +646,65 @@ def test_an_object_delivery_timeout_resets_its_stream(new_site):
     site.settle()
 
     assert site.received() == [f"0/0 RESET {StreamResetCode.DELIVERY_TIMEOUT}", "1/0"]
+
+
+OWN_TIMEOUT = Properties.of((PropertyType.OBJECT_DELIVERY_TIMEOUT, 500))
+
+
+@pytest.mark.parametrize("timeout_ms", [None, 60_000])
+def test_first_object_of_a_subgroup_sets_its_timeout(new_site, timeout_ms):
+    site = new_site(authoritative=False)
+    site.subscribe(object_delivery_timeout_ms=timeout_ms)
+    site.add(0, 0, properties=OWN_TIMEOUT)
+    site.add(1, 0)
+    site.settle()
+    site.add(0, 1)
+    site.add(1, 1)
+
+    site.now = 1.0
+    site.settle()
+
+    assert site.received() == [f"0/0 RESET {StreamResetCode.DELIVERY_TIMEOUT}", "1/0 1/1"]
+
+
+def test_timeout_on_another_object_than_the_first_is_ignored(new_site):
+    site = new_site()
+    site.subscribe()
+    site.add(0, 0, properties=Properties.of((0x3800, 1)))
+    site.settle()
+    site.add(0, 1, properties=OWN_TIMEOUT)
+
+    site.now = 1.0
+    site.settle()
+
+    assert site.received() == ["0/0 0/1"]
+
+
+def test_shorter_timeout_of_the_subscriber_holds(new_site):
+    site = new_site()
+    site.subscribe(object_delivery_timeout_ms=100)
+    site.add(0, 0, properties=OWN_TIMEOUT)
+    site.settle()
+    site.add(0, 1)
+
+    site.now = 0.2
+    site.settle()
+
+    assert site.received() == [f"0/0 RESET {StreamResetCode.DELIVERY_TIMEOUT}"]
+
+
+def test_timeout_that_is_taken_back_by_an_update_holds_no_longer(new_site):
+    site = new_site()
+    request_id = site.subscribe(object_delivery_timeout_ms=100)
+    site.add(0, 0)
+    site.settle()
+    site.update(request_id, object_delivery_timeout_ms=0)
+    site.add(0, 1)
+
+    site.now = 1.0
+    site.settle()
+
+    assert site.received() == ["0/0 0/1"]
 
 
 def test_a_subgroup_delivery_timeout_counts_from_its_end(new_site):
