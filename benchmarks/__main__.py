@@ -8,7 +8,7 @@ import platform
 import sys
 from importlib import import_module
 
-NAMES = ("codec", "direct", "pipeline", "profile", "relay")
+NAMES = ("codec", "direct", "pipeline", "profile", "relay", "stalled")
 
 
 def main() -> None:

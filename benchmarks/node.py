@@ -1,13 +1,14 @@
 """A process of a benchmark: ``python -m benchmarks.node ROLE SETTINGS``, driven by JSON lines."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import resource
 import statistics
 import sys
 import time
-from collections.abc import Buffer
+from collections.abc import Buffer, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -18,8 +19,10 @@ from kvcs.client import Consumer, Publisher
 from kvcs.endpoint.connect import ConnectConfig, connect
 from kvcs.endpoint.connection import Connection
 from kvcs.endpoint.serve import ServeConfig, serve
+from kvcs.errors import RequestFailed
 from kvcs.kv import Component, Descriptor, parse_scope_key
 from kvcs.kv.naming import PublicationName
+from kvcs.moqt.session.actions import RequestId
 from kvcs.moqt.session.events import Event, ObjectReceived
 from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.parameters import FillParameters, Parameters
@@ -178,7 +181,7 @@ class RelayNode(Node):
             tls=server_tls(self.certificate),
             port=self.settings["port"],
             authorize=allow_all,
-            cache_bytes=2 * 2**30,
+            cache_bytes=self.settings.get("cache_bytes", 2 * 2**30),
         )
         self.relay = await self.stack.enter_async_context(Relay(config))
 
@@ -188,6 +191,7 @@ class RelayNode(Node):
             "bytes_in": statistics.bytes_in,
             "bytes_out": statistics.bytes_out,
             "cache_mb": statistics.cache_bytes / 1e6,
+            "queued_mb": statistics.queued_bytes / 1e6,
             "peak_mb": peak_memory_mb(),
             "cpu_s": cpu_seconds(),
         }
@@ -225,22 +229,46 @@ class ConsumerNode(Node):
                 if received >= size and not done.done():
                     done.set_result(time.monotonic())
 
-        parameters = Parameters(
-            location_filter=LocationFilter.next_object(),
-            fill=FillParameters(location_filter=LocationFilter.absolute_start(0, 0)),
-        )
         cpu, started_at = cpu_seconds(), time.monotonic()
-        requests = [
-            self._connection.subscribe(
-                FullTrackName(TrackNamespace.parse(namespace), name), parameters, count
-            )
-            for name in (b"k.raw.s0", b"v.raw.s0")
-        ]
+        requests = self._subscribe(namespace, count)
         ended_at = await asyncio.wait_for(done, 60)
         cpu = cpu_seconds() - cpu
         for request_id in requests:
             self._connection.cancel(request_id)
         return {"seconds": ended_at - started_at, "bytes": received, "cpu_s": cpu}
+
+    def _subscribe(self, namespace: str, listener: Callable[[Event], None]) -> list[RequestId]:
+        parameters = Parameters(
+            location_filter=LocationFilter.next_object(),
+            fill=FillParameters(location_filter=LocationFilter.absolute_start(0, 0)),
+        )
+        return [
+            self._connection.subscribe(
+                FullTrackName(TrackNamespace.parse(namespace), name), parameters, listener
+            )
+            for name in (b"k.raw.s0", b"v.raw.s0")
+        ]
+
+    async def begin(self, namespace: str) -> dict[str, Any]:
+        """Subscribe to both data tracks and wait for the first Object only."""
+        begun = asyncio.Event()
+
+        def note(event: Event) -> None:
+            if isinstance(event, ObjectReceived):
+                begun.set()
+
+        self._begun = self._subscribe(namespace, note)
+        await asyncio.wait_for(begun.wait(), 60)
+        return {}
+
+    async def end(self) -> dict[str, Any]:
+        """Cancel what was begun; the answer to a question says that the relay knows."""
+        for request_id in self._begun:
+            self._connection.cancel(request_id)
+        track = FullTrackName(TrackNamespace((b"nothing",)), b"")
+        with contextlib.suppress(RequestFailed):
+            await self._connection.answer(self._connection.track_status(track))
+        return {}
 
     async def round_trip(self, namespace: str) -> dict[str, Any]:
         """Measure a request that is answered at once, on a connection that is idle."""

@@ -34,6 +34,7 @@ RELAY = tuple(
     for count in (1, 2, 4)
     for figure in ("egress", "cpu", "backbone", "memory")
 )
+STALLED = ("relay/beside_stalled", "relay/rss_over_budget_mib", "relay/rss_growth_mib")
 #: Figures that stand for themselves.
 WITHOUT_BASELINE = {name for name in CODEC if "header" in name or "subscribe" in name} | {
     name for name in PIPELINE if name.endswith(("_ms", "round_trip"))
@@ -83,3 +84,13 @@ def test_relay_prints_its_results():
     check(rows, RELAY)
     backbone = [row["ratio"] for row in rows if "backbone" in row["name"]]
     assert backbone == pytest.approx([1.0] * 3, abs=0.05)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(150)
+def test_stalled_prints_its_results():
+    rows = measure("stalled")
+
+    assert [row["name"] for row in rows] == list(STALLED)
+    assert rows[0]["ratio"] > 0
+    assert [row["baseline"] for row in rows[1:]] == [64.0, 16.0]

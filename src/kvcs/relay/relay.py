@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
 
@@ -20,13 +21,15 @@ from kvcs.moqt.track.outbox import Outbox
 from kvcs.relay.config import RelayConfig
 from kvcs.relay.core import RelayCore
 from kvcs.relay.egress import EgressBudget
+from kvcs.relay.heap import Heap, glibc_trim
 from kvcs.relay.statistics import Metrics, RelayStatistics
 from kvcs.transport.interface import Address, TransportFactory
 
 __all__ = ("Relay",)
 
-# How often it is looked at who reads, in seconds.
+# How often it is looked at who reads, and whether memory became free, in seconds.
 _LOOK_INTERVAL: Final = 10.0
+_TRIM_INTERVAL: Final = 0.5
 
 _logger = logging.getLogger("kvcs.relay")
 
@@ -60,6 +63,7 @@ class Relay:
             on_deadline=self._set_timer,
         )
         self._egress = EgressBudget[Connection](config.limits.max_queued_bytes)
+        self._heap = Heap(glibc_trim())
         self._stack = AsyncExitStack()
         self._server: Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -77,7 +81,7 @@ class Relay:
 
     def statistics(self) -> RelayStatistics:
         """Return a copy of all counters."""
-        return self._core.statistics()
+        return replace(self._core.statistics(), queued_bytes=self._egress.queued_bytes)
 
     async def __aenter__(self) -> Self:
         """Open the port.
@@ -106,6 +110,7 @@ class Relay:
             )
         )
         self._core.schedule(self._loop.time() + _LOOK_INTERVAL, self._close_stalled)
+        self._core.schedule(self._loop.time() + _TRIM_INTERVAL, self._trim_heap)
         _logger.info("relay listens on %s", self._server.address)
         return self
 
@@ -163,6 +168,10 @@ class Relay:
                 reason = f"excessive load: nothing was read for {timeout:g} s"
                 connection.abort(TerminationCode.INTERNAL_ERROR, reason)
         self._core.schedule(now + _LOOK_INTERVAL, self._close_stalled)
+
+    def _trim_heap(self, now: float) -> None:
+        self._heap.look(self._core.metrics.evicted_bytes.total())
+        self._core.schedule(now + _TRIM_INTERVAL, self._trim_heap)
 
     def _set_timer(self) -> None:
         """Wake up at the earliest deadline."""

@@ -136,6 +136,7 @@ class RelayStatistics:
         disk_objects_dropped: Objects that were not written, by reason.
         disk_evicted_bytes: Octets deleted from the disk, by reason.
         disk_failures: Operations that failed, by kind.
+        queued_bytes: Octets that wait for subscribers, in all sessions together.
     """
 
     sessions: int
@@ -170,6 +171,7 @@ class RelayStatistics:
     disk_objects_dropped: Mapping[str, int]
     disk_evicted_bytes: Mapping[str, int]
     disk_failures: Mapping[str, int]
+    queued_bytes: int = 0
 
 
 def frozen_counts(counts: Counter[str]) -> Mapping[str, int]:
