@@ -17,6 +17,7 @@ __all__ = (
     "ConnectionLost",
     "DataError",
     "DraftRefused",
+    "FileFailed",
     "IntegrityError",
     "KeyMismatch",
     "KvcsError",
@@ -31,6 +32,7 @@ __all__ = (
     "RequestFailed",
     "RequestRejected",
     "RequestTimedOut",
+    "SessionRefused",
     "StreamError",
     "StreamResetCode",
     "TerminationCode",
@@ -239,6 +241,10 @@ class DraftRefused(ConnectFailed):
     """The server answered, and does not speak this draft: it offers no such ALPN."""
 
 
+class SessionRefused(ConnectFailed):
+    """The server answered, and closed the connection as UNAUTHORIZED before its SETUP."""
+
+
 class ConnectionLost(TransportError):
     """A connection ended.
 
@@ -259,6 +265,10 @@ class ConnectionLost(TransportError):
 
 class DataError(KvcsError):
     """Bytes were delivered, and they are not what they should be."""
+
+
+class FileFailed(DataError):
+    """A file cannot be read or written; nothing is known about what is in it."""
 
 
 class LayoutMismatch(DataError):

@@ -4,8 +4,10 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -54,6 +56,20 @@ def end(child, number=signal.SIGTERM):
     out, err = child.communicate(timeout=30)
     assert "Traceback" not in err
     return child.returncode, out
+
+
+def wait_for(stream, words):
+    """Return the first line with these words."""
+    for line in stream:
+        if words in line:
+            return line
+    raise AssertionError(words)
+
+
+def free_port():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +168,41 @@ def test_prompt_can_be_given_as_tokens_and_descriptor(run, relay, member, sample
 
     assert code == 0, err
     assert out.read_bytes() == SAMPLE_CACHE.read_bytes()
+
+
+def test_publication_is_known_to_people_by_its_first_digits(run, relay, member, publication):
+    short_id = publication["publication_id"][:8]
+    url = f"{relay['url']}#kvcs:{short_id}"
+
+    code, shown, err = run("fetch", url, *member, "--layers", 3)
+    listed, listing, _ = run("inspect", relay["url"], *member)
+    named, naming, _ = run("inspect", url, *member)
+
+    assert (code, listed, named) == (0, 0, 0), err
+    assert shown.startswith(f"{short_id}: layers 3, 4 blocks")
+    assert f"publication {short_id}\n" in listing
+    assert naming == listing
+    assert "kvcs.2d1" not in shown + listing
+
+
+def test_more_blocks_than_the_publication_has_are_refused(run, member, publication):
+    code, shown, err = run("fetch", publication["url"], *member, "--blocks", 9)
+
+    assert code == 2
+    assert "at most 4, the whole blocks of the publication" in err
+    assert shown == ""
+
+
+@pytest.mark.usefixtures("publication")
+def test_file_of_some_layers_says_what_it_is_good_for(run, relay, member, tmp_path):
+    out = tmp_path / "part.safetensors"
+    wanted = ("--like", SAMPLE_CACHE, "--layers", "0-14", "-o", out)
+
+    code, _, err = run("fetch", relay["url"], *member, *wanted)
+
+    assert code == 0, err
+    assert "15 of 30 layers" in err
+    assert "kvcs publish needs all of them" in err
 
 
 def test_exact_publication_is_verified_without_its_tokens(run, member, publication):
@@ -261,6 +312,17 @@ def test_relay_with_another_authority_is_not_trusted(run, relay, place):
 
 
 @pytest.mark.usefixtures("publication")
+def test_name_that_the_certificate_lacks_is_said_with_what_to_do(run, relay, member):
+    port = relay["url"].rstrip("/").rpartition(":")[2]
+
+    code, _, err = run("inspect", f"moqt://127.0.0.2:{port}/", *member)
+
+    assert code == 5
+    assert "for the name 127.0.0.2" in err
+    assert "dial a name that its certificate has" in err
+
+
+@pytest.mark.usefixtures("publication")
 def test_certificate_can_be_left_unchecked_towards_this_machine(run, relay, place):
     code, shown, err = run(
         "inspect", relay["url"], "--scope-key-file", place / "scope.key", "--insecure-loopback"
@@ -295,8 +357,10 @@ async def test_publication_that_stays_incomplete_is_a_verdict_in_time(relay, sam
             shown, err = await asyncio.wait_for(child.communicate(), 30)
 
     result = json.loads(shown)
-    assert child.returncode == 124, err
-    assert len(err.splitlines()) == 2
+    error = json.loads(err)["error"]
+    assert (child.returncode, error["exit_code"]) == (124, 124)
+    assert error["message"] == "160 of 240 Objects are missing: the time was up"
+    assert error["hint"].startswith("Nothing was written.")
     assert result["complete"] is False
     assert result["objects_verified"] == 10 * 8
     assert {missing["layer"] for missing in result["missing"]} == set(range(10, 30))
@@ -332,6 +396,58 @@ def test_pushed_publication_outlives_its_publisher(run, relay, member, tmp_path)
     assert publisher.returncode == 0, err
     assert code == 0, fetch_err
     assert (tmp_path / "out").read_bytes() == SAMPLE_CACHE.read_bytes()
+
+
+def test_consumer_waits_for_a_publisher_that_comes_later(relay, member, tmp_path):
+    key = tmp_path / "own.key"
+    key.write_text("44" * 32)
+    options = ("--scope-key-file", key, *member[2:])
+    arguments = ("fetch", relay["url"], "--like", SAMPLE_CACHE, *options, "--wait", "--json")
+
+    with process(*arguments) as consumer:
+        assert "waiting until the publication appears" in consumer.stderr.readline()
+        time.sleep(1.5)  # longer than a search without --wait
+        assert consumer.poll() is None
+        with process("publish", SAMPLE_CACHE, "--url", relay["url"], *options):
+            out, err = consumer.communicate(timeout=60)
+
+    assert consumer.returncode == 0, err
+    assert json.loads(out)["complete"] is True
+
+
+def test_waiting_in_vain_ends_with_the_timeout(run, relay, member, tmp_path):
+    key = tmp_path / "own.key"
+    key.write_text("46" * 32)
+    options = ("--scope-key-file", key, *member[2:4], "--timeout", "1500ms")
+
+    code, out, err = run(
+        "fetch", relay["url"], "--like", SAMPLE_CACHE, *options, "--wait", "--json"
+    )
+
+    error = json.loads(err.splitlines()[-1])["error"]
+    assert (code, out) == (124, "")
+    assert error["code"] == "timeout"
+    assert "did not appear within 1." in error["message"]
+
+
+def test_publisher_says_that_it_is_connected_again(place):
+    port = free_port()
+    url = f"moqt://127.0.0.1:{port}/"
+    serve = ("relay", "run", "--port", port, "--dev-cert", place / "certificate", "--json")
+    options = ("--scope-key-file", place / "scope.key", "--ca", place / "certificate" / "ca.pem")
+
+    with process(*serve) as first:
+        first_line(first)
+        with process("publish", SAMPLE_CACHE, "--url", url, *options) as publisher:
+            wait_for(publisher.stderr, "staying until interrupted")
+            end(first)
+            lost = wait_for(publisher.stderr, "no session with")
+            with process(*serve) as second:
+                first_line(second)
+                back = wait_for(publisher.stderr, "connected again")
+
+    assert "next attempt in" in lost
+    assert f"127.0.0.1:{port}" in back
 
 
 def test_publisher_leaves_when_somebody_has_taken_everything(run, relay, member, tmp_path):

@@ -703,8 +703,14 @@ def test_abort_ends_the_retrieval_without_end_of_track(world):
     run(scenario())
 
 
-@pytest.mark.parametrize(("published", "warnings"), [(2, 1), (LAYERS, 0)])
-def test_leaving_a_publication_that_lacks_layers_is_a_warning(published, warnings, world, caplog):
+@pytest.mark.parametrize(
+    ("published", "reason"),
+    [
+        (2, "segment 1 lacks layers 2..5"),
+        (LAYERS, "all layers are there, but complete() was not called"),
+    ],
+)
+def test_leaving_a_publication_that_is_not_complete_is_a_warning(published, reason, world, caplog):
     async def scenario():
         here = world()
         async with here.publisher() as publisher, publisher.publication(here.tokens) as publication:
@@ -718,8 +724,21 @@ def test_leaving_a_publication_that_lacks_layers_is_a_warning(published, warning
     with caplog.at_level(logging.WARNING, "kvcs.client"):
         name = run(scenario())
 
-    expected = f"publication {name} was left and is aborted: segment 1 lacks layers 2..5"
-    assert [text for text in caplog.messages if "was left" in text] == [expected] * warnings
+    expected = f"publication {name.short_id} was left and is aborted: {reason}"
+    assert [text for text in caplog.messages if "was left" in text] == [expected]
+
+
+def test_leaving_a_complete_publication_is_no_warning(world, caplog):
+    async def scenario():
+        here = world()
+        async with here.publisher() as publisher, publisher.publication(here.tokens) as publication:
+            await here.publish_all(await publication.add_segment())
+            await publication.complete()
+
+    with caplog.at_level(logging.WARNING, "kvcs.client"):
+        run(scenario())
+
+    assert not [text for text in caplog.messages if "was left" in text]
 
 
 def test_a_publication_left_with_an_error_or_aborted_is_no_warning(world, caplog):

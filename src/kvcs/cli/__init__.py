@@ -12,9 +12,8 @@ from typing import Final, NamedTuple
 
 import click
 
-from kvcs.cli._errors import TIMEOUT_HINT, ExitCode, exit_code, first_cause, hint
-from kvcs.cli._text import printable
-from kvcs.errors import KvcsError
+from kvcs.cli._errors import Complaint, ExitCode, complaint, first_cause
+from kvcs.cli._form import ErrorForm
 
 __all__ = ("main", "root")
 
@@ -94,8 +93,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _run(arguments: list[str] | None) -> int:
+    form = ErrorForm.of(sys.argv[1:] if arguments is None else arguments)
     try:
-        result = root.main(args=arguments, prog_name="kvcs", standalone_mode=False)
+        result = root.main(args=arguments, prog_name="kvcs", standalone_mode=False, obj=form)
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
@@ -103,36 +103,20 @@ def _run(arguments: list[str] | None) -> int:
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "kvcs"
-        _say(error.format_message(), f"See {command} --help.")
-        return ExitCode.USAGE
+        advice = f"See {command} --help."
+        return form.show(
+            Complaint(message=error.format_message(), hint=advice, code=ExitCode.USAGE)
+        )
     except (click.Abort, KeyboardInterrupt):
-        return ExitCode.INTERRUPTED
+        return form.show_interruption()
     except BrokenPipeError:
         # Nobody reads the rest; the interpreter must not try to write it at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILED
     except Exception as error:  # noqa: BLE001 - the last line before a traceback
-        return _report(first_cause(error))
+        if os.environ.get("KVCS_DEBUG"):
+            traceback.print_exception(error)
+        return form.show(complaint(first_cause(error)))
+    if result == ExitCode.INTERRUPTED:
+        return form.show_interruption()
     return result if isinstance(result, int) else ExitCode.DONE
-
-
-def _report(error: Exception) -> int:
-    """Say what went wrong in one sentence and what to do in another; return the exit code."""
-    match error:
-        case KvcsError():
-            sentence, advice, code = str(error), hint(error), exit_code(error)
-        case TimeoutError():
-            sentence, advice, code = "it took too long", TIMEOUT_HINT, ExitCode.TIMEOUT
-        case _:
-            sentence = f"unexpected {type(error).__name__}: {error}"
-            advice, code = "This is a bug in kvcs; KVCS_DEBUG=1 shows where.", ExitCode.FAILED
-    _say(printable(sentence), advice)
-    if os.environ.get("KVCS_DEBUG"):
-        traceback.print_exception(error)
-    return code
-
-
-def _say(sentence: str, advice: str) -> None:
-    click.echo(f"kvcs: {sentence}", err=True)
-    if advice:
-        click.echo(f"  {advice}", err=True)

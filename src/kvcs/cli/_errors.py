@@ -1,5 +1,6 @@
 """Exit codes, and one sentence with one hint for every error a person can meet."""
 
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
@@ -10,16 +11,19 @@ from kvcs.errors import (
     ConnectionLost,
     DataError,
     DraftRefused,
+    FileFailed,
     IntegrityError,
     KeyMismatch,
     KvcsError,
     LayoutMismatch,
+    LocalProtocolError,
     MalformedTrack,
     ManifestError,
     ProtocolError,
     RequestErrorCode,
     RequestFailed,
     RequestTimedOut,
+    SessionRefused,
     StreamError,
     TransportError,
     UnsupportedEncoding,
@@ -28,13 +32,16 @@ from kvcs.errors import (
 __all__ = (
     "EXIT_CODES",
     "TIMEOUT_HINT",
+    "Complaint",
     "ExitCode",
     "Incomplete",
     "NotFound",
     "Unwritable",
+    "complaint",
     "exit_code",
     "first_cause",
     "hint",
+    "sentence",
 )
 
 TIMEOUT_HINT: Final = "Try again, or give it longer with --timeout."
@@ -90,6 +97,7 @@ EXIT_CODES: Final[dict[type[KvcsError], ExitCode]] = {
     Incomplete: ExitCode.FAILED,
     RequestTimedOut: ExitCode.TIMEOUT,
     RequestFailed: ExitCode.FAILED,
+    SessionRefused: ExitCode.REFUSED,
     ConnectFailed: ExitCode.UNREACHABLE,
     ConnectionLost: ExitCode.UNREACHABLE,
     TransportError: ExitCode.UNREACHABLE,
@@ -101,6 +109,7 @@ EXIT_CODES: Final[dict[type[KvcsError], ExitCode]] = {
     IntegrityError: ExitCode.DATA,
     ManifestError: ExitCode.DATA,
     UnsupportedEncoding: ExitCode.DATA,
+    FileFailed: ExitCode.USAGE,
     DataError: ExitCode.DATA,
     KvcsError: ExitCode.FAILED,
 }
@@ -118,20 +127,45 @@ _HINTS: Final[dict[type[KvcsError], str]] = {
     ConfigError: "See the command's --help.",
     Unwritable: "Make the folder first, or name a file in another one.",
     NotFound: (
-        "Check the scope key and the tokens, or wait until the publisher has started. Only a "
+        "Check the scope key and the tokens; kvcs fetch --wait waits for a publisher. Only a "
         "prompt that starts with the whole publication finds it: publish a shared prefix as a "
         "publication of its own."
     ),
     RequestTimedOut: TIMEOUT_HINT,
-    CertificateRefused: "Name the authority that signed the relay's certificate with --ca.",
+    CertificateRefused: (
+        "Take the ca.pem of that relay for --ca, and dial a name that its certificate has: a "
+        "development certificate has localhost, 127.0.0.1 and ::1, and what kvcs relay run "
+        "--dev-cert-name adds."
+    ),
+    SessionRefused: (
+        "A relay that listens on a loopback address serves its own machine only; start it with "
+        "another --host, or ask its operator."
+    ),
     DraftRefused: "The relay must offer MOQT draft 22 (ALPN moqt-22); kvcs speaks no other.",
-    ConnectFailed: "Check that a relay runs there (kvcs relay run), and its certificate (--ca).",
+    ConnectFailed: "Check the address and the port, and that a relay runs there (kvcs relay run).",
     TransportError: "Check the address, the port and the certificate.",
     ConnectionLost: "Check the other side's log, then try again.",
     ProtocolError: "The other side may speak another draft; kvcs speaks MOQT draft 22.",
     KeyMismatch: "Compare the scope key and the descriptor (kvcs inspect).",
     LayoutMismatch: "Compare the descriptor with the tensors (kvcs inspect FILE).",
+    FileFailed: "Check that the file is there, that you may use it, and that the disk has room.",
+    UnsupportedEncoding: "Nothing of it was used; a newer kvcs may read it.",
     DataError: "Nothing of it was used; fetch or make it again.",
+}
+
+# What a code of the protocol means to a person; the code itself follows.
+_MEANINGS: Final[dict[int, str]] = {
+    RequestErrorCode.INTERNAL_ERROR: "the relay failed to do it",
+    RequestErrorCode.UNAUTHORIZED: "the relay does not allow it",
+    RequestErrorCode.TIMEOUT: "the answer did not come in time",
+    RequestErrorCode.NOT_SUPPORTED: "the relay does not support it",
+    RequestErrorCode.MALFORMED_AUTH_TOKEN: "the relay cannot read the authorization token",
+    RequestErrorCode.EXPIRED_AUTH_TOKEN: "the authorization token has expired",
+    RequestErrorCode.GOING_AWAY: "the relay is about to stop",
+    RequestErrorCode.EXCESSIVE_LOAD: "the relay has too much to do",
+    RequestErrorCode.DOES_NOT_EXIST: "the relay does not have it, and no publisher offers it",
+    RequestErrorCode.INVALID_RANGE: "the relay has nothing of the part that was asked for",
+    RequestErrorCode.MALFORMED_TRACK: "the relay found the publication to contradict itself",
 }
 
 _REQUEST_HINTS: Final[dict[ExitCode, str]] = {
@@ -139,6 +173,60 @@ _REQUEST_HINTS: Final[dict[ExitCode, str]] = {
     ExitCode.REFUSED: "Ask the relay's operator for access to this scope.",
     ExitCode.TIMEOUT: _HINTS[RequestTimedOut],
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Complaint:
+    """What a person is told, or a program with ``--json``.
+
+    Attributes:
+        message: What went wrong, one sentence.
+        hint: What can be done, or empty.
+        code: The exit code.
+    """
+
+    message: str
+    hint: str
+    code: ExitCode
+
+    def to_json(self) -> dict[str, dict[str, str | int]]:
+        """Return the error object of docs/reference/cli.md."""
+        return {
+            "error": {
+                "code": self.code.name.lower(),
+                "message": self.message,
+                "hint": self.hint,
+                "exit_code": int(self.code),
+            }
+        }
+
+
+def complaint(error: Exception) -> Complaint:
+    """Say what went wrong and what to do."""
+    match error:
+        case KvcsError():
+            return Complaint(message=sentence(error), hint=hint(error), code=exit_code(error))
+        case TimeoutError():
+            return Complaint(message="it took too long", hint=TIMEOUT_HINT, code=ExitCode.TIMEOUT)
+        case _:
+            return Complaint(
+                message=f"unexpected {type(error).__name__}: {error}",
+                hint="This is a bug in kvcs; KVCS_DEBUG=1 shows where.",
+                code=ExitCode.FAILED,
+            )
+
+
+def sentence(error: KvcsError) -> str:
+    """Say what `error` means; what the protocol says comes behind it in brackets."""
+    match error:
+        case RequestFailed(code=code):
+            return f"{_MEANINGS.get(code, 'the relay refused')} [{error}]"
+        case ProtocolError() if not isinstance(error, LocalProtocolError):
+            return f"a rule of the protocol was broken [{error}]"
+        case StreamError():
+            return f"a stream was broken off [{error}]"
+        case _:
+            return str(error)
 
 
 def first_cause(error: Exception) -> Exception:

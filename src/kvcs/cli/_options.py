@@ -15,6 +15,7 @@ from typing import Any, Final
 import click
 from click.core import ParameterSource
 
+from kvcs.cli._form import ErrorForm
 from kvcs.cli._output import JsonFormatter, Output, TextFormatter
 from kvcs.cli._units import DURATION
 from kvcs.errors import ConfigError
@@ -92,6 +93,13 @@ def _load_toml(path: Path) -> dict[str, Any]:
         raise ConfigError("--config", "a TOML file", f"{path}: {error}") from error
 
 
+def _note_form(ctx: click.Context, _: click.Parameter, value: bool) -> bool:  # noqa: FBT001 - click's
+    """Tell how a failure is to be shown, before anything else of the command can fail."""
+    if isinstance(form := ctx.find_root().obj, ErrorForm):
+        form.as_json = value
+    return value
+
+
 class Command(click.Command):
     """A command with the options every command has; `pass_output` gives it its `Output`.
 
@@ -110,7 +118,8 @@ class Command(click.Command):
             _option("--config", is_eager=True, expose_value=False, callback=read_config,
                     type=click.Path(path_type=Path, dir_okay=False),
                     help="TOML file with settings of this command; a flag or a variable wins."),
-            _option("--json", is_flag=True, help="One JSON object on standard output."),
+            _option("--json", is_flag=True, is_eager=True, callback=_note_form,
+                    help="One JSON object on standard output, and on standard error if it fails."),
             _option("-v", "--verbose", count=True,
                     help="More on standard error; twice for all."),
             _option("-q", "--quiet", is_flag=True, help="Results and errors only."),

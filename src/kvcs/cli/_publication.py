@@ -1,6 +1,8 @@
 """Publications and their parts as the command line reads them: URLs, tokens, descriptors."""
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -17,19 +19,40 @@ from kvcs.kv.consistency import check_identity
 from kvcs.kv.descriptor import Descriptor
 from kvcs.kv.identity import MAX_TOKEN, ScopeKey
 from kvcs.kv.manifest import Manifest
-from kvcs.kv.naming import PublicationName
+from kvcs.kv.naming import SHORT_ID_DIGITS, PublicationName
 from kvcs.names import TrackNamespace
 
-__all__ = ("parse_fragment", "read_descriptor", "read_manifest", "read_tokens")
+__all__ = (
+    "PublicationReference",
+    "ShortId",
+    "parse_fragment",
+    "read_descriptor",
+    "read_manifest",
+    "read_tokens",
+)
 
 _MARK: Final = "kvcs:"
+_SHORT_ID: Final = re.compile(f"[0-9a-f]{{{SHORT_ID_DIGITS},32}}")
 # A million tokens, and a descriptor far larger than any.
 _MAX_TOKENS_BYTES: Final = 2**24
 _MAX_DESCRIPTOR_BYTES: Final = 2**20
 
 
-def parse_fragment(url: str) -> PublicationName | None:
-    """Return the exact publication that a URL names, or None.
+@dataclass(frozen=True, slots=True)
+class ShortId:
+    """The first 8 to 32 hex digits of a Publication ID."""
+
+    digits: str
+
+    def __str__(self) -> str:
+        return self.digits
+
+
+type PublicationReference = PublicationName | ShortId
+
+
+def parse_fragment(url: str) -> PublicationReference | None:
+    """Return the publication that a URL names, or None.
 
     Raises:
         ConfigError: Not a MOQT URL, or its fragment names no publication.
@@ -37,11 +60,14 @@ def parse_fragment(url: str) -> PublicationName | None:
     fragment = parse_url(url).fragment
     if not fragment:
         return None
-    expected = "#kvcs:NAMESPACE, as kvcs publish prints it"
+    expected = "#kvcs:ID or #kvcs:NAMESPACE, as kvcs publish prints them"
     if not fragment.startswith(_MARK):
         raise ConfigError("the URL's fragment", expected, fragment[:40])
+    text = fragment.removeprefix(_MARK)
+    if _SHORT_ID.fullmatch(text):
+        return ShortId(text)
     try:
-        return PublicationName.parse(TrackNamespace.parse(fragment.removeprefix(_MARK)))
+        return PublicationName.parse(TrackNamespace.parse(text))
     except (ValueError, DataError) as error:
         raise ConfigError("the URL's fragment", expected, str(error)) from error
 
@@ -65,10 +91,30 @@ def read_descriptor(path: Path) -> Descriptor:
     """Read a Compatibility Descriptor.
 
     Raises:
-        ConfigError: The file cannot be read.
+        ConfigError: The file cannot be read, or has the descriptor inside of something else.
         DataError: It holds no descriptor.
     """
-    return Descriptor.decode(_read(path, "--compat", _MAX_DESCRIPTOR_BYTES))
+    text = _read(path, "--compat", _MAX_DESCRIPTOR_BYTES)
+    try:
+        return Descriptor.decode(text)
+    except DataError:
+        if _has_descriptor(text):
+            expected = "the member descriptor of what kvcs inspect --json prints, alone in a file"
+            raise ConfigError("--compat", expected, f"all of it in {path}") from None
+        raise
+
+
+def _has_descriptor(text: bytes) -> bool:
+    try:
+        return bool(msgspec.json.decode(text, type=_Inspected).descriptor)
+    except msgspec.DecodeError:
+        return False
+
+
+class _Inspected(msgspec.Struct):
+    """What ``kvcs inspect FILE --json`` prints."""
+
+    descriptor: dict[str, msgspec.Raw]
 
 
 async def read_manifest(

@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from kvcs.cli._connection import connect_config
-from kvcs.cli._errors import NotFound
+from kvcs.cli._errors import NotFound, sentence
 from kvcs.cli._options import (
     INPUT_FILE,
     Command,
@@ -17,20 +17,19 @@ from kvcs.cli._options import (
     pass_output,
 )
 from kvcs.cli._output import Output, format_bytes
-from kvcs.cli._publication import parse_fragment, read_manifest
+from kvcs.cli._publication import PublicationReference, parse_fragment, read_manifest
 from kvcs.cli._ranges import format_layers
 from kvcs.cli._runtime import run
+from kvcs.cli._search import Announced, find, short_ids
 from kvcs.cli._units import DURATION
 from kvcs.cli.scope import load_scope_key, scope_key_option
 from kvcs.endpoint.connect import connect
 from kvcs.endpoint.connection import Connection
 from kvcs.engines.file import CacheFile, load_cache
-from kvcs.errors import ConfigError, DataError, KvcsError
+from kvcs.errors import ConfigError, KvcsError
 from kvcs.kv.identity import KVSP_PROVISIONAL, ScopeKey
 from kvcs.kv.manifest import Manifest
-from kvcs.kv.naming import PROTOCOL_FIELD, PublicationName
-from kvcs.moqt.session.events import Event, NamespaceDoneReceived, NamespaceReceived
-from kvcs.names import TrackNamespace
+from kvcs.kv.naming import PublicationName
 
 __all__ = ("inspect",)
 
@@ -48,7 +47,7 @@ def _convert_target(ctx: click.Context, parameter: click.Parameter, value: str) 
 @click.argument("target", metavar="FILE|URL", callback=_convert_target)
 @scope_key_option(required=False)
 @option(
-    "--wait",
+    "--discovery-wait",
     type=DURATION,
     default="500ms",
     help="How long to listen for publications: the protocol has no end of list.",
@@ -75,7 +74,7 @@ def inspect(output: Output, target: str | Path, **settings: Any) -> None:
         return
     if scope_key is None:
         raise ConfigError("--scope-key-file", "the key of the scope whose publications to show")
-    wait = settings.pop("wait")
+    wait = settings.pop("discovery_wait")
     relay = RelaySettings(url=target, **settings)
     found = run(_look(relay, parse_fragment(target), scope_key, wait))
     _show_publications(output, found)
@@ -147,7 +146,10 @@ def _print_file(output: Output, described: dict[str, Any], cache: CacheFile) -> 
 
 
 async def _look(
-    relay: RelaySettings, name: PublicationName | None, scope_key: ScopeKey, wait: float
+    relay: RelaySettings,
+    reference: PublicationReference | None,
+    scope_key: ScopeKey,
+    wait: float,
 ) -> list[tuple[PublicationName, Manifest | KvcsError]]:
     """Return the publications and their manifests, or why there is none.
 
@@ -155,43 +157,20 @@ async def _look(
         NotFound: Nothing is known there.
         KvcsError: The one that was named cannot be had.
     """
+    deadline = asyncio.get_running_loop().time() + relay.timeout
     async with (
-        asyncio.timeout(relay.timeout),
+        asyncio.timeout_at(deadline),
         connect(relay.url, connect_config(relay)) as connection,
     ):
-        if name is not None:
+        if reference is not None:
+            name = await find(connection, scope_key, reference, deadline=deadline)
             return [(name, await read_manifest(connection, name, scope_key))]
-        names = await _list(connection, scope_key, wait)
+        async with Announced(connection, scope_key, deadline=deadline) as announced:
+            await asyncio.sleep(wait)
+            names = announced.matching()
         if not names:
             raise NotFound("no publication of this scope is known there")
         return [(name, await _manifest(connection, name, scope_key)) for name in names]
-
-
-async def _list(connection: Connection, scope_key: ScopeKey, wait: float) -> list[PublicationName]:
-    """Collect what is announced for the scope within `wait` seconds."""
-    prefix = TrackNamespace((PROTOCOL_FIELD, KVSP_PROVISIONAL.scope_id(scope_key)))
-    suffixes: dict[TrackNamespace, None] = {}
-
-    def receive(event: Event) -> None:
-        match event:
-            case NamespaceReceived(suffix=suffix):
-                suffixes[suffix] = None
-            case NamespaceDoneReceived(suffix=suffix):
-                suffixes.pop(suffix, None)
-            case _:
-                pass
-
-    request_id = connection.subscribe_namespace(prefix, listener=receive)
-    await connection.answer(request_id)
-    await asyncio.sleep(wait)
-    connection.cancel(request_id)
-    names: list[PublicationName] = []
-    for suffix in suffixes:
-        try:
-            names.append(PublicationName.parse(prefix.joined(suffix)))
-        except (DataError, ValueError):
-            continue
-    return names
 
 
 async def _manifest(
@@ -210,8 +189,9 @@ def _show_publications(
 ) -> None:
     described = [_describe(name, manifest) for name, manifest in found]
     output.result({"publications": described})
-    for publication in described:
-        output.text(_format(publication))
+    shown = short_ids([name for name, _ in found])
+    for publication, (name, _) in zip(described, found, strict=True):
+        output.text(_format(publication, shown[name]))
 
 
 def _describe(name: PublicationName, manifest: Manifest | KvcsError) -> dict[str, Any]:
@@ -221,7 +201,7 @@ def _describe(name: PublicationName, manifest: Manifest | KvcsError) -> dict[str
         "publication_id": name.publication_id.hex(),
     }
     if isinstance(manifest, KvcsError):
-        return {**described, "error": str(manifest)}
+        return {**described, "error": sentence(manifest)}
     return {
         **described,
         "descriptor": manifest.compat.to_json(),
@@ -243,8 +223,8 @@ def _describe(name: PublicationName, manifest: Manifest | KvcsError) -> dict[str
     }
 
 
-def _format(publication: dict[str, Any]) -> str:
-    lines = [f"publication {publication['namespace']}"]
+def _format(publication: dict[str, Any], short_id: str) -> str:
+    lines = [f"publication {short_id}"]
     if "error" in publication:
         return f"{lines[0]}\n  no manifest: {publication['error']}"
     state = "complete" if publication["complete"] else "in production"

@@ -1,6 +1,7 @@
 """``kvcs publish``: publish a KV cache from a file."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import click
 
 from kvcs.cli._connection import connect_config
-from kvcs.cli._errors import ExitCode
+from kvcs.cli._errors import ExitCode, Incomplete
 from kvcs.cli._options import (
     INPUT_FILE,
     Command,
@@ -18,10 +19,12 @@ from kvcs.cli._options import (
     pass_output,
 )
 from kvcs.cli._output import Output, format_bytes
+from kvcs.cli._ranges import format_layers
 from kvcs.cli._runtime import interruption, run, unless
 from kvcs.cli._units import DURATION
 from kvcs.cli.scope import load_scope_key, scope_key_option
 from kvcs.client import Hold, Publication, Publisher, PublisherConfig
+from kvcs.endpoint.connection import Connection
 from kvcs.endpoint.reconnect import PersistentConnection
 from kvcs.engines.file import CacheFile, load_cache
 from kvcs.errors import ConfigError
@@ -82,7 +85,7 @@ def publish(output: Output, file: Path, **settings: Any) -> int:
 
 async def _publish(output: Output, file: Path, relay: RelaySettings, settings: _Settings) -> int:
     scope_key = load_scope_key(settings.scope_key_file)
-    cache = load_cache(file)
+    cache = _load(file)
     if cache.note:
         output.note(f"note: {cache.note}")
     publisher = Publisher(
@@ -95,7 +98,7 @@ async def _publish(output: Output, file: Path, relay: RelaySettings, settings: _
     async with (
         interruption() as stopped,
         PersistentConnection(
-            relay.url, connect_config(relay), on_connected=publisher.attach
+            relay.url, connect_config(relay), on_connected=_attaching(output, publisher)
         ) as connection,
     ):
         if not await unless(stopped, _connected(connection, relay.timeout)):
@@ -107,8 +110,41 @@ async def _publish(output: Output, file: Path, relay: RelaySettings, settings: _
     return ExitCode.DONE
 
 
+def _load(file: Path) -> CacheFile:
+    """Load a cache with all its layers.
+
+    Raises:
+        Incomplete: It has some of them only.
+        DataError: The file cannot be used.
+    """
+    cache = load_cache(file, partial=True)
+    layers = cache.descriptor.layers
+    if len(cache.layers) < layers:
+        raise Incomplete(
+            f"{file}: has layers {format_layers(sorted(cache.layers))} of {layers}, and a "
+            "publication has all of them",
+            ExitCode.DATA,
+            "A fetch with --layers writes such a file; fetch again without it.",
+        )
+    return cache
+
+
 async def _connected(connection: PersistentConnection, timeout: float) -> None:  # noqa: ASYNC109
     await connection.connection(timeout)
+
+
+def _attaching(output: Output, publisher: Publisher) -> Callable[[Connection], None]:
+    """Return what is done with each session: a person who saw it fail learns that it is back."""
+    sessions = 0
+
+    def attach(connection: Connection) -> None:
+        nonlocal sessions
+        sessions += 1
+        if sessions > 1:
+            output.note(f"connected again to {connection.peer}")
+        publisher.attach(connection)
+
+    return attach
 
 
 async def _publish_layers(
@@ -116,19 +152,20 @@ async def _publish_layers(
 ) -> None:
     segment = await publication.add_segment()
     namespace = str(publication.name.namespace())
-    address = f"{url.partition('#')[0]}#kvcs:{namespace}"
+    address = f"{url.partition('#')[0]}#kvcs:"
     size_bytes = sum(k.nbytes + v.nbytes for k, v in cache.layers.values())
     output.result(
         {
             "publication": namespace,
-            "url": address,
+            "publication_id": publication.name.publication_id.hex(),
+            "url": f"{address}{namespace}",
             "layers": cache.descriptor.layers,
             "blocks": cache.blocks,
             "tokens": len(cache.tokens),
             "bytes": size_bytes,
         }
     )
-    output.text(address)
+    output.text(f"{address}{publication.name.short_id}")
     with output.progress() as progress:
         task = progress.add_task("publishing", total=size_bytes)
         for layer_index, (k, v) in sorted(cache.layers.items()):

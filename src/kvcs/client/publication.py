@@ -120,7 +120,7 @@ class Publication:
     def __repr__(self) -> str:
         if self._tracks is None:
             return "<Publication without segments>"
-        return f"<Publication {self._tracks.name} {self._tracks.held_bytes} octets>"
+        return f"<Publication {self._tracks.name.short_id} {self._tracks.held_bytes} octets>"
 
     async def __aenter__(self) -> Self:
         await self._group.__aenter__()
@@ -138,7 +138,7 @@ class Publication:
                 await self._drain()
             else:
                 if exc is None:
-                    self._warn_of_missing_layers()
+                    self._warn_of_an_early_end()
                 self.abort()
             self._close()
         finally:
@@ -428,7 +428,7 @@ class Publication:
             got = f"{size} for {blocks} blocks of {layers} layers"
             raise ConfigError("block_tokens", f"a manifest of at most {limit} octets", got)
 
-    def _warn_of_missing_layers(self) -> None:
+    def _warn_of_an_early_end(self) -> None:
         """Say what a caller forgot who leaves the block without an error."""
         if self._tracks is None or self._is_over:
             return
@@ -438,10 +438,11 @@ class Publication:
             for segment in self._tracks.manifest.segments
             if (first := segment.listed_layers(segment.data_tracks())) < layers
         ]
-        if lacking:
-            _logger.warning(
-                "publication %s was left and is aborted: %s", self._tracks.name, ", ".join(lacking)
-            )
+        _logger.warning(
+            "publication %s was left and is aborted: %s",
+            self._tracks.name.short_id,
+            ", ".join(lacking) or "all layers are there, but complete() was not called",
+        )
 
     def _warn(self, tracks: PublishedTracks) -> None:
         count = len(self.config.components)

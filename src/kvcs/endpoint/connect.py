@@ -7,7 +7,14 @@ from typing import Final
 
 from kvcs.endpoint.connection import Connection
 from kvcs.endpoint.url import Url, parse_url
-from kvcs.errors import ConfigError, ConnectFailed, TerminationCode, TransportError
+from kvcs.errors import (
+    ConfigError,
+    ConnectFailed,
+    ConnectionLost,
+    SessionRefused,
+    TerminationCode,
+    TransportError,
+)
 from kvcs.moqt.codepoints import ALPN
 from kvcs.moqt.session.limits import SessionConfig, SessionLimits, Side
 from kvcs.moqt.session.session import Session
@@ -74,6 +81,8 @@ async def connect(
 
     Raises:
         ConfigError: The URL or a setting is wrong.
+        CertificateRefused: The server's certificate is not valid for the host of the URL.
+        SessionRefused: The server takes no session from here.
         ConnectFailed: No session, with the server's address and the reason.
         RemoteProtocolError: The server broke a rule before the session was set up.
     """
@@ -106,12 +115,17 @@ async def dial(
     try:
         await connection.ready()
     except TransportError as error:
-        reason = f"the session ended before it was set up: {error}"
-        raise ConnectFailed(str(Address(target.host, target.port)), reason) from error
+        raise _setup_failure(error, Address(target.host, target.port)) from error
     except BaseException:
         connection.abort(TerminationCode.NO_ERROR, "given up")
         raise
     return connection
+
+
+def _setup_failure(error: TransportError, address: Address) -> ConnectFailed:
+    if isinstance(error, ConnectionLost) and error.code == TerminationCode.UNAUTHORIZED:
+        return SessionRefused(str(address), f"the server refused the session [{error}]")
+    return ConnectFailed(str(address), f"the session ended before it was set up: {error}")
 
 
 def _session_config(url: Url, config: ConnectConfig) -> SessionConfig:

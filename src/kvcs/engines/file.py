@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Final, NamedTuple, TypedDict
 from safetensors import SafetensorError
 from safetensors import deserialize as _deserialize  # pyright: ignore[reportUnknownVariableType]
 
-from kvcs.errors import DataError, LayoutMismatch
+from kvcs.errors import DataError, FileFailed, LayoutMismatch
 from kvcs.kv.identity import MAX_TOKEN, Descriptor, Dtype
 from kvcs.kv.layout import Layout
 from kvcs.kv.naming import Component
@@ -121,13 +121,14 @@ def load_cache(path: Path, *, partial: bool = False) -> CacheFile:
         partial: Accept a file that lacks layers, as a retrieval of some layers writes.
 
     Raises:
-        DataError: The file cannot be read, is damaged, or is not a KV cache. The text names it.
+        FileFailed: The file cannot be read.
+        DataError: It is damaged, or not a KV cache. The texts name the file.
     """
     try:
         header, data = _read(path)
         return _parse(header, decode_safetensors(data), partial=partial)
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise FileFailed(f"{path}: cannot be read: {error.strerror or error}") from error
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
 
@@ -136,7 +137,7 @@ def save_cache(path: Path, cache: CacheFile) -> None:
     """Save `cache`; the file appears at once and whole, or not at all.
 
     Raises:
-        DataError: The file cannot be written.
+        FileFailed: The file cannot be written.
         LayoutMismatch: A tensor does not have the octets that the descriptor asks for.
     """
     tensors = _tensors(cache)
@@ -198,7 +199,7 @@ def _replacing(path: Path) -> Generator[BinaryIO]:
             os.fsync(file.fileno())
         beside.replace(path)
     except OSError as error:
-        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
+        raise FileFailed(f"{path}: cannot be written: {error.strerror or error}") from error
     finally:
         beside.unlink(missing_ok=True)
 
@@ -259,9 +260,11 @@ def _take_layers(
     layout = Layout(descriptor)
     blocks = tokens // descriptor.block_tokens
     layers: dict[int, LayerTensors] = {}
+    lacking: list[int] = []
     for layer_index in range(descriptor.layers):
         names = {component: f"{component.label}.{layer_index}" for component in _COMPONENTS}
-        if partial and not any(name in entries for name in names.values()):
+        if not any(name in entries for name in names.values()):
+            lacking.append(layer_index)
             continue
         pair: list[memoryview] = []
         for component, name in names.items():
@@ -269,6 +272,11 @@ def _take_layers(
             tensor = _tensor(name, entries.pop(name, None), descriptor.dtype, shape)
             pair.append(tensor[: blocks * layout.data_bytes(component, layer_index)])
         layers[layer_index] = LayerTensors(*pair)
+    if lacking and layers and not partial:
+        raise LayoutMismatch(
+            f"tensor k.{lacking[0]} is missing: the file has {len(layers)} of {descriptor.layers} "
+            "layers, and all are needed"
+        )
     return layers
 
 

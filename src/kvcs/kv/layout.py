@@ -21,8 +21,11 @@ __all__ = ("MAX_DATA_BYTES", "Layout", "layer_digest")
 # Data Length is a field of 32 bits.
 MAX_DATA_BYTES: Final = 2**32 - 1
 
-# Buffer formats that say which float they hold; the other dtypes have none.
-_FLOATS: Final = {"e": Dtype.FLOAT16, "f": Dtype.FLOAT32}
+# Buffer formats of the dtypes that have one, and of unsigned integers that hold their bits. Signed
+# ones are numbers of their own there; what has no format comes as integers of its size.
+_FORMATS: Final = {Dtype.FLOAT16: "eH", Dtype.FLOAT32: "fIL"}
+_INTEGERS: Final = "BbHh"
+_OCTETS: Final = "Bbc"
 
 
 class Layout:
@@ -132,8 +135,8 @@ class Layout:
             ) from error
         if view.itemsize not in (1, self._dtype.itemsize) or not self._takes(view.format or "B"):
             raise LayoutMismatch(
-                f"{where}: expected octets or {self._dtype} little-endian, got elements of "
-                f"{view.itemsize} octets, format {view.format!r}"
+                f"{where}: expected octets or {self._dtype} little-endian{self._as_integers()}, "
+                f"got elements of {view.itemsize} octets, format {view.format!r}"
             )
         if view.ndim == 3 and component is not Component.KV:
             _, heads, dim = self.shape(component, layer_index, 0)
@@ -147,9 +150,16 @@ class Layout:
         except TypeError as error:
             raise LayoutMismatch(f"{where}: empty or not contiguous: {error}") from error
 
+    def _as_integers(self) -> str:
+        """Say how a dtype without a buffer format is given."""
+        bits = 8 * self._dtype.itemsize
+        return "" if self._dtype in _FORMATS else f" as {bits}-bit integers"
+
     def _takes(self, element: str) -> bool:
-        """Tell whether a buffer format may hold the dtype; integers hold any of their size."""
-        return element[0] not in ">!" and _FLOATS.get(element[-1], self._dtype) is self._dtype
+        """Tell whether elements of a buffer format may be of the dtype, or are octets of it."""
+        if element[0] in ">!":
+            return False
+        return element[-1] in _OCTETS or element[-1] in _FORMATS.get(self._dtype, _INTEGERS)
 
 
 def layer_digest(k: Buffer, v: Buffer) -> bytes:

@@ -20,6 +20,7 @@ __all__ = (
     "MANIFEST_PRIORITY",
     "MAX_SEGMENT",
     "PROTOCOL_FIELD",
+    "SHORT_ID_DIGITS",
     "SIGNED_MANIFEST",
     "Component",
     "DataTrackName",
@@ -34,6 +35,9 @@ MANIFEST: Final = b"manifest"
 SIGNED_MANIFEST: Final = b"manifest.cose"
 MANIFEST_PRIORITY: Final = 0
 MAX_SEGMENT: Final = 2**32 - 1
+
+# Two of a million publications of one scope share them in one case of 4,000.
+SHORT_ID_DIGITS: Final = 8
 
 _FIELD_BYTES: Final = (len(PROTOCOL_FIELD), 16, 32, 32, 16)
 _DATA_TRACK: Final = re.compile(rb"(k|v|kv)\.([a-z0-9-]{1,32})\.s(0|[1-9][0-9]{0,9})")
@@ -76,6 +80,11 @@ class PublicationName:
 
     def __str__(self) -> str:
         return self.namespace().format()
+
+    @property
+    def short_id(self) -> str:
+        """The first hex digits of the Publication ID, for people."""
+        return self.publication_id.hex()[:SHORT_ID_DIGITS]
 
     def _fields(self) -> tuple[bytes, ...]:
         return (

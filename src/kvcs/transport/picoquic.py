@@ -368,6 +368,7 @@ class PicoquicFactory(TransportFactory):
         """Connect and finish the handshake.
 
         Raises:
+            CertificateRefused: The server's certificate is not valid for this host.
             ConnectFailed: No connection, with the reason.
             ConfigError: A setting is not accepted.
         """
@@ -389,7 +390,7 @@ class PicoquicFactory(TransportFactory):
             raise ConnectFailed(str(address), f"no answer on UDP within {waited:.0f} s") from None
         if code is not None:
             client.stop()
-            raise _handshake_failure(str(address), code, tls)
+            raise _handshake_failure(code, address, tls)
         return client.transport
 
     async def listen(
@@ -509,10 +510,11 @@ def _error_text(code: int) -> str:
     return f"{_QUIC_ERRORS.get(code, 'TLS alert' if code & 0x100 else 'error')} ({code:#x})"
 
 
-def _handshake_failure(address: str, code: int, tls: ClientTls) -> ConnectFailed:
+def _handshake_failure(code: int, address: Address, tls: ClientTls) -> ConnectFailed:
     if code:
         kind = DraftRefused if code == _NO_APPLICATION_PROTOCOL else ConnectFailed
-        return kind(address, _error_text(code))
-    roots = tls.ca_file or "the public authorities"
-    reason = f"the handshake failed: the server's certificate is not valid under {roots}"
-    return CertificateRefused(address, reason)
+        return kind(str(address), _error_text(code))
+    # The library does not tell a wrong authority from a wrong name.
+    roots, name = tls.ca_file or "the public authorities", tls.server_name or address.host
+    reason = f"the server's certificate is not valid under {roots} for the name {name}"
+    return CertificateRefused(str(address), reason)

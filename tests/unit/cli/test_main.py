@@ -7,7 +7,7 @@ import stat
 import pytest
 
 import kvcs.cli
-from kvcs.engines.file import SAMPLE_CACHE
+from kvcs.engines.file import SAMPLE_CACHE, CacheFile, load_cache, save_cache
 
 
 def test_help_starts_with_examples_and_lists_the_commands(kvcs_run):
@@ -155,26 +155,57 @@ FAILURES = {
         2,
         "beside it",
     ),
+    "more blocks than the prompt has": (
+        ["fetch", "moqt://x/", "--like", "SAMPLE", "--blocks", "9", "KEY"],
+        2,
+        "at most 4, the whole blocks of the prompt",
+    ),
+    "a prompt shorter than a block": (
+        ["fetch", "moqt://x/", "--tokens", "TOKENS", "--compat", "COMPAT", "KEY"],
+        2,
+        "at least one block",
+    ),
+    "too few digits of an ID": (["fetch", "moqt://x/#kvcs:0123456", "KEY"], 2, "#kvcs:ID"),
+    "the whole of kvcs inspect as a descriptor": (
+        ["fetch", "moqt://x/", "--tokens", "TOKENS", "--compat", "INSPECTED", "KEY"],
+        2,
+        "the member descriptor",
+    ),
     "a demo that cannot recompute": (["demo", "--engine", "file", "--kill-relay"], 2, "engine"),
 }
 
 
-@pytest.mark.parametrize("name", FAILURES)
-def test_failure_is_one_sentence_and_one_hint(kvcs_run, tmp_path, monkeypatch, name):
-    arguments, expected, words = FAILURES[name]
+@pytest.fixture
+def fail(kvcs_run, tmp_path, monkeypatch):
+    """Run a command of `FAILURES` in a directory that has what they name."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad").write_bytes(b"this is not what it should be")
     (tmp_path / "key").write_text("cd" * 32)
     (tmp_path / "tokens").write_text("[1, 2, 3]")
+    (tmp_path / "descriptor").write_bytes(load_cache(SAMPLE_CACHE).descriptor.canonical())
+    (tmp_path / "inspected").write_text('{"file": "x", "descriptor": {"layers": 1}}')
     places = {
         "SAMPLE": [str(SAMPLE_CACHE)],
         "BAD": ["bad"],
         "DIR": ["certificate"],
         "TOKENS": ["tokens"],
+        "COMPAT": ["descriptor"],
+        "INSPECTED": ["inspected"],
         "KEY": ["--scope-key-file", "key"],
     }
 
-    code, out, err = kvcs_run(*(part for word in arguments for part in places.get(word, [word])))
+    def run(name, *more):
+        words = FAILURES[name][0]
+        return kvcs_run(*(part for word in words for part in places.get(word, [word])), *more)
+
+    return run
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_failure_is_one_sentence_and_one_hint(fail, name):
+    _, expected, words = FAILURES[name]
+
+    code, out, err = fail(name)
 
     assert code == expected, err
     assert words in err
@@ -182,6 +213,52 @@ def test_failure_is_one_sentence_and_one_hint(kvcs_run, tmp_path, monkeypatch, n
     assert out == ""
     assert "cd" * 32 not in err
     assert len(err.splitlines()) == 2
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_failure_is_one_json_object_for_programs(fail, name):
+    _, expected, words = FAILURES[name]
+
+    code, out, err = fail(name, "--json")
+
+    assert code == expected, err
+    assert out == ""
+    (line,) = err.splitlines()
+    shown = json.loads(line)
+    assert shown.keys() == {"error"}
+    assert shown["error"].keys() == {"code", "message", "hint", "exit_code"}
+    assert shown["error"]["exit_code"] == expected
+    assert words in shown["error"]["message"]
+    assert shown["error"]["hint"]
+
+
+@pytest.mark.parametrize("place", ["variable", "file", "not at all", "after the options"])
+def test_form_of_a_failure_is_chosen_as_that_of_a_result(kvcs_run, tmp_path, monkeypatch, place):
+    (tmp_path / "bad").write_bytes(b"bad")
+    (tmp_path / "settings.toml").write_text("json = true")
+    more = {"file": ("--config", tmp_path / "settings.toml"), "after the options": ("--",)}
+    if place == "variable":
+        monkeypatch.setenv("KVCS_JSON", "1")
+    words = ("--json",) if place == "after the options" else (tmp_path / "bad",)
+
+    code, _, err = kvcs_run("inspect", *more.get(place, ()), *words)
+
+    assert code != 0
+    assert err.startswith('{"error"') is (place in {"variable", "file"})
+
+
+def test_interruption_is_told_to_programs_alone(kvcs_run, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kvcs.cli.inspect.load_cache", interrupt)
+
+    _, _, silent = kvcs_run("inspect", SAMPLE_CACHE)
+    code, _, err = kvcs_run("inspect", SAMPLE_CACHE, "--json")
+
+    assert not silent.strip()
+    assert code == 130
+    assert json.loads(err.splitlines()[-1])["error"]["code"] == "interrupted"
 
 
 @pytest.mark.parametrize("place", ["nowhere", "locked"])
@@ -208,6 +285,33 @@ def test_output_that_cannot_be_written_is_refused_before_connecting(
     assert code == 2
     assert "a folder that exists and can be written" in err
     assert "Make the folder first" in err
+
+
+def test_file_of_some_layers_says_that_it_cannot_be_published(kvcs_run, tmp_path):
+    cache = load_cache(SAMPLE_CACHE)
+    path, key = tmp_path / "part.safetensors", tmp_path / "key"
+    layers = {layer_index: cache.layers[layer_index] for layer_index in range(15)}
+    save_cache(path, CacheFile(descriptor=cache.descriptor, tokens=cache.tokens, layers=layers))
+    key.write_text("cd" * 32)
+
+    code, _, err = kvcs_run("publish", path, "--url", "moqt://x/", "--scope-key-file", key)
+
+    assert code == 7
+    assert "has layers 0-14 of 30, and a publication has all of them" in err
+    assert "fetch again without it" in err
+
+
+def test_file_that_cannot_be_read_is_no_matter_of_what_is_in_it(kvcs_run, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("kvcs.engines.file._read", refuse)
+
+    code, _, err = kvcs_run("inspect", SAMPLE_CACHE)
+
+    assert code == 2
+    assert "cannot be read: Permission denied" in err
+    assert "Nothing of it was used" not in err
 
 
 def test_debug_variable_shows_where_it_happened(kvcs_run, monkeypatch, tmp_path):

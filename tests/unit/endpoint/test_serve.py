@@ -6,7 +6,7 @@ from tests.unit.endpoint.bench import TLS, connected, peers, scenario
 
 from kvcs.endpoint.connect import dial
 from kvcs.endpoint.serve import ServeConfig, serve
-from kvcs.errors import ConnectFailed, TransportError
+from kvcs.errors import ConnectFailed, SessionRefused, TransportError
 from kvcs.testing import MemoryNetwork, run
 
 
@@ -33,7 +33,7 @@ def test_loopback_server_closes_others_before_setup(caplog, host):
         ):
             await dial("moqt://relay.test:4433/", transport=network)
 
-    with pytest.raises(ConnectFailed, match="UNAUTHORIZED"):
+    with pytest.raises(SessionRefused, match="UNAUTHORIZED"):
         run(session())
 
     assert accepted == []

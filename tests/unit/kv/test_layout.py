@@ -97,8 +97,8 @@ def test_blocks_are_in_the_order_of_tokens(small):
     [
         (Dtype.FLOAT16, "e"),
         (Dtype.FLOAT16, "H"),
-        (Dtype.FLOAT16, "h"),
         (Dtype.BFLOAT16, "H"),
+        (Dtype.BFLOAT16, "h"),
         (Dtype.FLOAT32, "f"),
         (Dtype.FLOAT32, "I"),
         (Dtype.FLOAT8_E5M2, "B"),
@@ -118,9 +118,11 @@ def test_elements_of_the_right_size_are_taken_with_or_without_a_shape(dtype, cod
     ("dtype", "code"),
     [
         (Dtype.FLOAT16, "f"),
+        (Dtype.FLOAT16, "h"),
         (Dtype.FLOAT16, "d"),
         (Dtype.BFLOAT16, "e"),
         (Dtype.FLOAT32, "e"),
+        (Dtype.FLOAT32, "i"),
         (Dtype.FLOAT32, "Q"),
         (Dtype.FLOAT8_E5M2, "e"),
         (Dtype.FLOAT8_E5M2, "H"),

@@ -50,6 +50,10 @@ def test_the_text_form_is_that_of_the_namespace():
     assert PublicationName.parse(TrackNamespace.parse(text)) == NAME
 
 
+def test_people_are_told_the_first_digits_of_the_publication_id():
+    assert NAME.short_id == "01234567"
+
+
 def test_a_track_of_a_publication_has_its_namespace():
     assert NAME.track(MANIFEST) == FullTrackName(NAME.namespace(), b"manifest")
     assert NAME.track(SIGNED_MANIFEST).name == b"manifest.cose"

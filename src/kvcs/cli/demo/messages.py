@@ -126,10 +126,10 @@ class Announced(_Line):
     """The publication exists; no layer does.
 
     Attributes:
-        namespace: Its Track Namespace in text form.
+        short_id: The first digits of its Publication ID.
     """
 
-    namespace: str
+    short_id: str
 
 
 class Halfway(_Line):

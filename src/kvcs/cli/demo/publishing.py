@@ -45,7 +45,7 @@ async def publish(link: Link, job: PublisherJob) -> None:
         tokens = material.tokens[: material.prefix_tokens]
         async with publisher.publication(tokens) as publication:
             segment = await publication.add_segment(material.blocks)
-            link.send(Announced(namespace=str(publication.name.namespace())))
+            link.send(Announced(short_id=publication.name.short_id))
             await link.go()
             shown = _Shown(publication, segment, link, material.layout)
             await _publish_layers(material, shown)

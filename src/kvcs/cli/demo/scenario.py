@@ -184,7 +184,7 @@ class Scenario:
         first.go()
         publisher.go()
         announced = await publisher.expect(Announced)
-        self._board.note(f"publication {announced.namespace}")
+        self._board.note(f"publication {announced.short_id}")
         await self._join(live, first)
         self._board.begin(PUBLISHER)
         publisher.go()

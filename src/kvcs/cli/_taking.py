@@ -1,0 +1,143 @@
+"""One attempt to take a publication: its layers into memory, then into a file."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
+
+from kvcs.cli._output import Output, format_bytes, rounded
+from kvcs.cli._ranges import format_layers
+from kvcs.cli._verdict import describe_missing, incomplete
+from kvcs.client import Candidate, Consumer, Layer, Retrieval, Verdict
+from kvcs.engines.file import CacheFile, LayerTensors, save_cache
+from kvcs.kv.descriptor import Descriptor
+from kvcs.kv.layout import Layout
+from kvcs.kv.naming import Component
+
+__all__ = ("Taking", "Wanted")
+
+_COLUMNS: Final = (TextColumn("fetching"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What to fetch.
+
+    Attributes:
+        scope_key_file: Key of the scope.
+        tokens: The prompt; empty where an exact publication is vouched for.
+        descriptor: What the cache must be computed with, or None to take the publication's.
+        layers: Wanted layers, or None for all.
+        blocks: The first so many blocks, or None for all.
+        wait: Wait until the publication appears.
+        destination: Where to write it, or None.
+    """
+
+    scope_key_file: Path
+    tokens: Sequence[int]
+    descriptor: Descriptor | None
+    layers: Sequence[int] | None
+    blocks: int | None
+    wait: bool
+    destination: Path | None
+
+
+@dataclass(slots=True)
+class Taking:
+    """One attempt with one publication."""
+
+    output: Output
+    wanted: Wanted
+    candidate: Candidate
+    layers: dict[int, Layer] = field(default_factory=dict[int, Layer])
+    retrieval: Retrieval | None = None
+
+    async def run(self, consumer: Consumer, *, timeout: float) -> Verdict:  # noqa: ASYNC109
+        """Take the layers; show how they come in."""
+        retrieval = self.retrieval = consumer.retrieve(
+            self.candidate, layers=self.wanted.layers, blocks=self.wanted.blocks, timeout=timeout
+        )
+        async with retrieval:
+            with self.output.progress(*_COLUMNS) as progress:
+                layout = Layout(retrieval.manifest.compat)
+                total = retrieval.blocks * sum(
+                    layout.data_bytes(Component.KV, layer) for layer in retrieval.layers
+                )
+                task = progress.add_task("fetching", total=total)
+                async for layer in retrieval:
+                    self.layers[layer.layer_index] = layer
+                    progress.advance(task, layer.k.nbytes + layer.v.nbytes)
+            return await retrieval.finished()
+
+    def finish(self, verdict: Verdict) -> None:
+        """Write the file if everything is there, and report.
+
+        Raises:
+            Incomplete: Something is missing.
+            DataError: The file cannot be written.
+        """
+        if verdict.complete and self.wanted.destination is not None:
+            self._save(self.wanted.destination)
+        self._report(verdict)
+        self._note_partial(verdict)
+        if not verdict.complete:
+            raise incomplete(verdict)
+
+    def _note_partial(self, verdict: Verdict) -> None:
+        """Say what a file with some of the layers is good for."""
+        retrieval = self.retrieval
+        assert retrieval is not None
+        layers, there = retrieval.manifest.layers, len(retrieval.layers)
+        if verdict.complete and self.wanted.destination is not None and there < layers:
+            self.output.note(
+                f"note: the file has {there} of {layers} layers: kvcs inspect and --like take it, "
+                "kvcs publish needs all of them"
+            )
+
+    def _save(self, destination: Path) -> None:
+        retrieval = self.retrieval
+        assert retrieval is not None
+        descriptor = retrieval.manifest.compat
+        tokens = self.wanted.tokens[: retrieval.blocks * descriptor.block_tokens]
+        layers = {
+            layer_index: LayerTensors(layer.k, layer.v)
+            for layer_index, layer in self.layers.items()
+        }
+        save_cache(
+            destination, CacheFile(descriptor=descriptor, tokens=tuple(tokens), layers=layers)
+        )
+
+    def _report(self, verdict: Verdict) -> None:
+        retrieval = self.retrieval
+        assert retrieval is not None
+        destination = self.wanted.destination if verdict.complete else None
+        self.output.result(
+            {
+                "publication": str(self.candidate.name.namespace()),
+                "publication_id": self.candidate.name.publication_id.hex(),
+                "complete": verdict.complete,
+                "layers": format_layers(retrieval.layers),
+                "blocks": retrieval.blocks,
+                "verified_prefix_blocks": verdict.verified_prefix_blocks,
+                "missing": [describe_missing(missing) for missing in verdict.missing],
+                "objects_verified": verdict.verified,
+                "objects_rejected": sum(verdict.rejected.values()),
+                "objects_missing": verdict.missing_objects,
+                "objects_duplicate": verdict.duplicate,
+                "objects_excess": verdict.excess,
+                "bytes": verdict.verified_bytes,
+                "first_layer_s": rounded(verdict.first_layer_s),
+                "last_layer_s": rounded(verdict.last_layer_s),
+                "elapsed_s": rounded(verdict.elapsed_s),
+                "output": None if destination is None else str(destination),
+            }
+        )
+        if verdict.complete:
+            where = f", written to {destination}" if destination else ""
+            self.output.text(
+                f"{self.candidate.name.short_id}: layers {format_layers(retrieval.layers)}, "
+                f"{retrieval.blocks} blocks, {format_bytes(verdict.verified_bytes)} verified in "
+                f"{verdict.elapsed_s:.3f} s{where}"
+            )
