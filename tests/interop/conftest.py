@@ -20,3 +20,9 @@ def prompt() -> Prompt:
 def large_prompt() -> Prompt:
     """Objects of half a megabyte: many packets, and many reads of a stream."""
     return Prompt(head_dim=2048)
+
+
+@pytest.fixture(scope="module")
+def huge_prompt() -> Prompt:
+    """Objects of more than a megabyte: larger than a stream's ring at some peers."""
+    return Prompt(head_dim=8192)

@@ -80,10 +80,12 @@ class Reader:
         session.on_fetch_object = self._receive_fetched
         session.on_fetch_gap = self._receive_marker
 
-    async def subscribe(self, track, *, fill: LocationFilter | None = None) -> Arrivals:
+    async def subscribe(
+        self, track, *, fill: LocationFilter | None = None, parameters=None
+    ) -> Arrivals:
         """SUBSCRIBE with Next Object, and with a fill when one is given."""
         arrivals = Arrivals()
-        parameters = {}
+        parameters = dict(parameters or {})
         if fill is not None:
             parameters[D20ParamType.FILL_PARAMETERS] = {D20ParamType.LOCATION_FILTER: fill}
         answer = await self._session.subscribe(
