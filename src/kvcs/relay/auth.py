@@ -38,12 +38,14 @@ class Access:
         namespace: Track Namespace, or the prefix of a namespace request.
         track_name: Track Name, or None for namespace requests.
         tokens: Tokens of the SETUP, then those of the request.
+        is_hidden: A policy hid what is below this prefix; for the relay's own use.
     """
 
     action: AccessAction
     namespace: TrackNamespace
     track_name: bytes | None
     tokens: tuple[Token, ...]
+    is_hidden: bool = False
 
 
 type Authorize = Callable[[Access], RequestErrorCode | None]

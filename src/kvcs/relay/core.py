@@ -10,7 +10,6 @@ Source: MOQT draft 22, Sections 4, 7 and 15.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Final
 
@@ -33,30 +32,26 @@ from kvcs.moqt.session.events import (
 )
 from kvcs.moqt.track.subscription_delivery import SubscriptionDelivery
 from kvcs.names import FullTrackName, TrackNamespace
-from kvcs.relay.auth import Access, AccessAction, Authorize
+from kvcs.relay.admission import Admission, NamespaceRequest, TrackRequest
+from kvcs.relay.auth import Authorize
 from kvcs.relay.cache import Cache
 from kvcs.relay.config import RelayLimits
-from kvcs.relay.discovery import Discovery, NamespaceRequest
+from kvcs.relay.discovery import Discovery
 from kvcs.relay.drain import Drain
 from kvcs.relay.namespaces import (
     PeerId,
-    reserved_code,
 )
 from kvcs.relay.peer import Link, Listener, Peer
-from kvcs.relay.refusal import NOT_FOUND, Refusal
+from kvcs.relay.refusal import Refusal
 from kvcs.relay.statistics import DiskUsage, Metrics, RelayStatistics, frozen_counts
 from kvcs.relay.tracks import Track
 
 __all__ = ("RelayCore",)
 
-type _TrackRequest = SubscribeReceived | FetchReceived | TrackStatusReceived | PublishReceived
-
 # When it goes off, in which order among those of one moment, and what it calls.
 type _Alarm = tuple[float, int, Callable[[float], None]]
 
-type _Request = NamespaceRequest | _TrackRequest
-
-type _Counted = _Request | UpdateReceived
+type _Counted = NamespaceRequest | TrackRequest | UpdateReceived
 
 # What counts as a request for its rate.
 _COUNTED: Final = (
@@ -69,16 +64,6 @@ _COUNTED: Final = (
     TrackStatusReceived,
     UpdateReceived,
 )
-
-_ACTIONS: Final[dict[type[Event], AccessAction]] = {
-    PublishNamespaceReceived: AccessAction.PUBLISH_NAMESPACE,
-    SubscribeNamespaceReceived: AccessAction.SUBSCRIBE_NAMESPACE,
-    SubscribeTracksReceived: AccessAction.SUBSCRIBE_TRACKS,
-    PublishReceived: AccessAction.PUBLISH,
-    SubscribeReceived: AccessAction.SUBSCRIBE,
-    FetchReceived: AccessAction.FETCH,
-    TrackStatusReceived: AccessAction.TRACK_STATUS,
-}
 
 _RETRY_INTERVAL_MS: Final = 1000
 _SWEEP_INTERVAL: Final = 60.0
@@ -95,6 +80,7 @@ class RelayCore:
         cache: The Objects.
         limits: Bounds on what peers can make it hold.
         metrics: Counters.
+        admission: Who may do what.
         discovery: What is listed, and for whom.
         drain: The orderly end.
     """
@@ -117,6 +103,7 @@ class RelayCore:
         """
         self.limits = limits
         self.metrics = Metrics()
+        self.admission = Admission(self, authorize)
         self.discovery = Discovery(self)
         self.cache = Cache(
             cache_bytes,
@@ -125,7 +112,6 @@ class RelayCore:
             on_lost=self._lose_track,
         )
         self.drain = Drain(self)
-        self._authorize = authorize
         self._on_deadline = on_deadline
         self._peers: dict[PeerId, Peer] = {}
         self._tracks: dict[FullTrackName, Track] = {}
@@ -153,6 +139,10 @@ class RelayCore:
         listener = peer.listener(getattr(event, "request_id", None))
         if isinstance(event, _COUNTED) and not peer.requests.admit(1, now=now):
             self._refuse_rate(peer, event, listener)
+        elif isinstance(event, UpdateReceived) and (
+            code := self.admission.update_refusal(peer, event)
+        ):
+            self._refuse_update(peer, event, listener, Refusal(code, ""))
         elif listener is not None:
             listener(event, now)
         else:
@@ -166,7 +156,7 @@ class RelayCore:
                 | SubscribeNamespaceReceived()
                 | SubscribeTracksReceived()
             ):
-                if self._allows(peer, event):
+                if self.admission.admit(peer, event, now=self._now):
                     self.discovery.receive(peer, event, now=self._now)
             case SubscribeReceived() | FetchReceived() | TrackStatusReceived() | PublishReceived():
                 self._receive_track_request(peer, event)
@@ -190,15 +180,22 @@ class RelayCore:
             peer.session.close(TerminationCode.INTERNAL_ERROR, reason, now=now)
             peer.wake()
             return
-        code, reason = RequestErrorCode.EXCESSIVE_LOAD, "too many requests a second"
-        if not isinstance(event, UpdateReceived):
-            self.refuse(peer, event.request_id, Refusal(code, reason), now=now)
-            return
-        if peer.session.is_active(event.request_id):
-            peer.session.reject_update(event.request_id, code, reason, now=now)
+        refusal = Refusal(RequestErrorCode.EXCESSIVE_LOAD, "too many requests a second")
+        if isinstance(event, UpdateReceived):
+            self._refuse_update(peer, event, listener, refusal)
+        else:
+            self.refuse(peer, event.request_id, refusal, now=now)
+
+    def _refuse_update(
+        self, peer: Peer, event: UpdateReceived, listener: Listener | None, refusal: Refusal
+    ) -> None:
+        """Refuse an update, and with it the request, as most are."""
+        request_id, now = event.request_id, self._now
+        if peer.session.is_active(request_id):
+            peer.session.reject_update(request_id, refusal.code, refusal.reason, now=now)
             peer.wake()
-        if listener is not None and not peer.session.is_active(event.request_id):
-            listener(RequestCancelled(event.request_id, code), now)
+        if listener is not None and not peer.session.is_active(request_id):
+            listener(RequestCancelled(request_id, refusal.code), now)
 
     def _disconnect(self, peer: Peer, event: SessionClosed) -> None:
         self.metrics.sessions_closed += 1
@@ -272,6 +269,7 @@ class RelayCore:
 
     def refuse(self, peer: Peer, request_id: RequestId, refusal: Refusal, *, now: float) -> None:
         """Answer a request of a peer with REQUEST_ERROR."""
+        peer.granted.pop(request_id, None)
         if not peer.session.is_active(request_id):
             return
         self.metrics.requests_refused[refusal.code.name] += 1
@@ -286,40 +284,10 @@ class RelayCore:
         )
         peer.wake()
 
-    def decide(self, peer: Peer, access: Access) -> RequestErrorCode | None:
-        """Decide whether a peer may do something; None allows it."""
-        code = reserved_code(access.namespace)
-        if code is not None:
-            return code
-        return self._authorize(replace(access, tokens=peer.tokens + access.tokens))
-
-    def _allows(self, peer: Peer, event: _Request) -> bool:
-        """Decide whether a peer may ask, and refuse if not; nothing is looked up before."""
-        match event:
-            case PublishNamespaceReceived():
-                namespace, track_name = event.namespace, None
-            case SubscribeNamespaceReceived() | SubscribeTracksReceived():
-                namespace, track_name = event.prefix, None
-            case _:
-                namespace, track_name = event.track.namespace, event.track.name
-        access = Access(
-            action=_ACTIONS[type(event)],
-            namespace=namespace,
-            track_name=track_name,
-            tokens=event.parameters.authorization_tokens,
-        )
-        code = self.decide(peer, access)
-        if code is not None:
-            # What is hidden is refused with the words for what does not exist.
-            is_hidden = code is RequestErrorCode.DOES_NOT_EXIST
-            refusal = NOT_FOUND if is_hidden else Refusal(code, "")
-            self.refuse(peer, event.request_id, refusal, now=self._now)
-        return code is None
-
     # Tracks.
 
-    def _receive_track_request(self, peer: Peer, event: _TrackRequest) -> None:
-        if not self._allows(peer, event):
+    def _receive_track_request(self, peer: Peer, event: TrackRequest) -> None:
+        if not self.admission.admit(peer, event, now=self._now):
             return
         track = self._track(event.track)
         if track is None:

@@ -39,7 +39,7 @@ from kvcs.relay.host import Host
 from kvcs.relay.namespaces import Route
 from kvcs.relay.peer import Peer
 from kvcs.relay.questions import Questions
-from kvcs.relay.refusal import NOT_FOUND, Refusal
+from kvcs.relay.refusal import NOBODY_CAME, NOT_FOUND, Refusal
 from kvcs.relay.supply import Supply
 from kvcs.relay.waiting import Probe, Question, Waiting
 
@@ -47,7 +47,6 @@ __all__ = ("Demand",)
 
 _LAST_WORDS: Final = (RequestCancelled, RequestRejected, SessionClosed, SubscriberFinished)
 _LEAVING: Final = Refusal(RequestErrorCode.GOING_AWAY, "this relay is going away")
-_NOBODY_CAME: Final = Refusal(RequestErrorCode.TIMEOUT, "no publisher appeared")
 
 
 class _Served(NamedTuple):
@@ -262,7 +261,7 @@ class Demand:
         for route, waiting in tuple(self._subscribes.items()):
             if waiting.deadline is not None and waiting.deadline <= now:
                 del self._subscribes[route]
-                self.refuse(waiting, _NOBODY_CAME, now=now)
+                self.refuse(waiting, NOBODY_CAME, now=now)
         self._look_for_idle(now)
 
     def _look_for_idle(self, now: float) -> None:

@@ -24,7 +24,7 @@ from kvcs.moqt.session.events import (
 from kvcs.moqt.wire.filters import matches_track
 from kvcs.moqt.wire.parameters import Parameters
 from kvcs.names import TrackNamespace
-from kvcs.relay.auth import Access, AccessAction
+from kvcs.relay.admission import Admission, NamespaceRequest
 from kvcs.relay.config import RelayLimits
 from kvcs.relay.namespaces import (
     Change,
@@ -38,11 +38,7 @@ from kvcs.relay.peer import Peer
 from kvcs.relay.refusal import Refusal
 from kvcs.relay.tracks import Track
 
-__all__ = ("Discovery", "NamespaceRequest")
-
-type NamespaceRequest = (
-    PublishNamespaceReceived | SubscribeNamespaceReceived | SubscribeTracksReceived
-)
+__all__ = ("Discovery",)
 
 
 class _Host(Protocol):
@@ -57,8 +53,9 @@ class _Host(Protocol):
         """Answer a request with REQUEST_ERROR."""
         ...
 
-    def decide(self, peer: Peer, access: Access) -> RequestErrorCode | None:
-        """Decide whether a peer may do something; None allows it."""
+    @property
+    def admission(self) -> Admission:
+        """Who may do and see what."""
         ...
 
     def peer(self, peer_id: PeerId) -> Peer | None:
@@ -86,7 +83,7 @@ class Discovery:
     # Namespaces.
 
     def receive(self, peer: Peer, event: NamespaceRequest, *, now: float) -> None:
-        """Take a request that was authorized."""
+        """Take a request that was admitted."""
         match event:
             case PublishNamespaceReceived():
                 self._publish_namespace(peer, event, now)
@@ -172,7 +169,7 @@ class Discovery:
         prefix = event.parameters.track_namespace_prefix
         changes: list[Change] = []
         if prefix is not None:
-            code = self._update_refusal(peer, AccessAction.SUBSCRIBE_NAMESPACE, prefix, event)
+            code = self._host.admission.move_refusal(peer, event, prefix)
             try:
                 changes = [] if code is not None else self.namespaces.subscribe(route, prefix)
             except PrefixRefused as refusal:
@@ -185,21 +182,18 @@ class Discovery:
         peer.wake()
         self.announce(changes, now=now)
 
-    def _update_refusal(
-        self, peer: Peer, action: AccessAction, prefix: TrackNamespace, event: UpdateReceived
-    ) -> RequestErrorCode | None:
-        tokens = event.parameters.authorization_tokens
-        access = Access(action=action, namespace=prefix, track_name=None, tokens=tokens)
-        return self._host.decide(peer, access)
-
     def announce(self, changes: list[Change], *, now: float) -> None:
         """Send what subscribers of namespaces are to know."""
         for change in changes:
             peer = self._host.peer(change.route.peer)
             if peer is None or not peer.session.is_active(change.route.request_id):
                 continue
-            tell = peer.session.announce if change.listed else peer.session.withdraw
-            tell(change.route.request_id, change.suffix, now=now)
+            request_id, suffix = change.route.request_id, change.suffix
+            if not change.listed:
+                if peer.session.is_announced(request_id, suffix):
+                    peer.session.withdraw(request_id, suffix, now=now)
+            elif self._host.admission.may_see_namespace(peer, request_id, suffix):
+                peer.session.announce(request_id, suffix, now=now)
             peer.wake()
 
     # Tracks by prefix.
@@ -236,7 +230,7 @@ class Discovery:
         prefix = parameters.track_namespace_prefix
         code = None
         if prefix is not None:
-            code = self._update_refusal(peer, AccessAction.SUBSCRIBE_TRACKS, prefix, event)
+            code = self._host.admission.move_refusal(peer, event, prefix)
             try:
                 if code is None:
                     self._track_prefixes.add(route, prefix)
@@ -264,6 +258,8 @@ class Discovery:
         if subscriber is None or subscriber.session.is_closed:
             return
         if not matches_track(terms.range_filters, track.supply.store.properties):
+            return
+        if not self._host.admission.may_see_track(subscriber, route.request_id, track.name):
             return
         if subscriber.is_available and track.demand.publish_to(subscriber, terms, now=now):
             return

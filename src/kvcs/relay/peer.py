@@ -10,6 +10,7 @@ from kvcs.moqt.session.session import Session
 from kvcs.moqt.track.outbox import Outbox
 from kvcs.moqt.track.responder import TrackResponder
 from kvcs.moqt.wire.token import Token
+from kvcs.relay.auth import Access
 from kvcs.relay.config import RelayLimits
 from kvcs.relay.namespaces import PeerId, Route
 
@@ -53,6 +54,7 @@ class Peer:
         going_away: The peer sent GOAWAY; it gets no new requests.
         busy_until: Until then it serves no more FETCHes than it does, as it said.
         tokens: Authorization tokens of the peer's SETUP.
+        granted: What each of its requests that is followed was decided by.
     """
 
     __slots__ = (
@@ -61,6 +63,7 @@ class Peer:
         "_listeners",
         "busy_until",
         "going_away",
+        "granted",
         "id",
         "requests",
         "responder",
@@ -77,6 +80,7 @@ class Peer:
         self.going_away = False
         self.busy_until = 0.0
         self.tokens: tuple[Token, ...] = ()
+        self.granted: dict[RequestId, Access] = {}
         self._link = link
         self._listeners: dict[RequestId, Listener] = {}
 
@@ -108,6 +112,7 @@ class Peer:
     def forget(self, request_id: RequestId) -> None:
         """Stop following a request; unknown ones are ignored."""
         self._listeners.pop(request_id, None)
+        self.granted.pop(request_id, None)
 
     def listener(self, request_id: RequestId | None) -> Listener | None:
         """Return who follows a request, or None."""

@@ -218,6 +218,11 @@ class Namespaces:
         message = NamespaceDone(track_namespace_suffix=suffix)
         self._context.send(request.stream_id, message.encode())
 
+    def is_announced(self, request_id: RequestId, suffix: TrackNamespace) -> bool:
+        """Tell whether NAMESPACE was sent and not taken back."""
+        request = self._registry.by_id.get(request_id)
+        return request is not None and _joined(request, suffix) in request.namespaces
+
     def skip(self, request_id: RequestId, suffix: TrackNamespace, name: bytes) -> None:
         """Send PUBLISH_SKIPPED."""
         request = self._requests.command(request_id, Input.SEND_SKIPPED)

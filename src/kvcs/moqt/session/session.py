@@ -179,6 +179,10 @@ class Session:
         """Tell whether a request, ours or the peer's, is not over."""
         return not self._closed and request_id in self._registry.by_id
 
+    def is_announced(self, request_id: RequestId, suffix: TrackNamespace) -> bool:
+        """Tell whether a namespace was announced on a request and not withdrawn."""
+        return not self._closed and self._namespaces.is_announced(request_id, suffix)
+
     def is_open(self, stream_id: StreamId) -> bool:
         """Tell whether a data stream of ours can be written."""
         return not self._closed and stream_id in self._outgoing

@@ -1,0 +1,188 @@
+"""The one place where the relay decides what a peer may do and see.
+
+Theory of operation. Every request comes here before anything is looked up, and so does every
+update that brings new tokens, since those replace what the request was decided by. What is
+listed or published to a subscriber of a prefix is decided once more, for each namespace and
+Track: that it may ask for a prefix does not mean that it may see all that is below.
+
+A policy that refuses with DOES_NOT_EXIST hides. Then the relay behaves as if there were nothing:
+the same code and words, the same wait for a publisher that does not come, and a prefix under
+which nothing ever appears.
+
+Source: MOQT draft 22, Sections 3.6, 4.2.1, 8.9 and 15; KVCS, "Relay Considerations".
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, Protocol
+
+from kvcs.errors import RequestErrorCode
+from kvcs.moqt.session.actions import RequestId
+from kvcs.moqt.session.events import (
+    Event,
+    FetchReceived,
+    PublishNamespaceReceived,
+    PublishReceived,
+    SubscribeNamespaceReceived,
+    SubscribeReceived,
+    SubscribeTracksReceived,
+    TrackStatusReceived,
+    UpdateReceived,
+)
+from kvcs.names import FullTrackName, TrackNamespace
+from kvcs.relay.auth import Access, AccessAction, Authorize
+from kvcs.relay.config import RelayLimits
+from kvcs.relay.namespaces import reserved_code
+from kvcs.relay.peer import Peer
+from kvcs.relay.refusal import NOBODY_CAME, NOT_FOUND, Refusal
+
+__all__ = ("Admission", "NamespaceRequest", "TrackRequest")
+
+type NamespaceRequest = (
+    PublishNamespaceReceived | SubscribeNamespaceReceived | SubscribeTracksReceived
+)
+type TrackRequest = SubscribeReceived | FetchReceived | TrackStatusReceived | PublishReceived
+
+_ACTIONS: Final[dict[type[Event], AccessAction]] = {
+    PublishNamespaceReceived: AccessAction.PUBLISH_NAMESPACE,
+    SubscribeNamespaceReceived: AccessAction.SUBSCRIBE_NAMESPACE,
+    SubscribeTracksReceived: AccessAction.SUBSCRIBE_TRACKS,
+    PublishReceived: AccessAction.PUBLISH,
+    SubscribeReceived: AccessAction.SUBSCRIBE,
+    FetchReceived: AccessAction.FETCH,
+    TrackStatusReceived: AccessAction.TRACK_STATUS,
+}
+
+
+class _Host(Protocol):
+    """What admission needs of the relay around it."""
+
+    @property
+    def limits(self) -> RelayLimits:
+        """Bounds."""
+        ...
+
+    def refuse(self, peer: Peer, request_id: RequestId, refusal: Refusal, *, now: float) -> None:
+        """Answer a request with REQUEST_ERROR."""
+        ...
+
+    def schedule(self, deadline: float, alarm: Callable[[float], None]) -> None:
+        """Call `alarm` with the time when `deadline` has passed."""
+        ...
+
+
+class Admission:
+    """Decides every request by action, namespace and token."""
+
+    __slots__ = ("_authorize", "_host")
+
+    def __init__(self, host: _Host, authorize: Authorize) -> None:
+        self._host = host
+        self._authorize = authorize
+
+    def decide(self, peer: Peer, access: Access) -> RequestErrorCode | None:
+        """Decide whether a peer may do something; None allows it."""
+        code = reserved_code(access.namespace)
+        if code is not None:
+            return code
+        return self._authorize(replace(access, tokens=peer.tokens + access.tokens))
+
+    def admit(self, peer: Peer, event: NamespaceRequest | TrackRequest, *, now: float) -> bool:
+        """Decide a request, and answer it if it is refused; nothing is looked up before.
+
+        Returns:
+            Whether it goes on. For a prefix that is hidden it does, and nothing comes of it.
+        """
+        access = _access(event)
+        code = self.decide(peer, access)
+        if code is None:
+            peer.granted[event.request_id] = access
+            return True
+        if code is not RequestErrorCode.DOES_NOT_EXIST:
+            self._host.refuse(peer, event.request_id, Refusal(code, ""), now=now)
+            return False
+        if isinstance(event, SubscribeNamespaceReceived | SubscribeTracksReceived):
+            peer.granted[event.request_id] = replace(access, is_hidden=True)
+            return True
+        self._hide(peer, event, now)
+        return False
+
+    def update_refusal(self, peer: Peer, event: UpdateReceived) -> RequestErrorCode | None:
+        """Decide a request anew that an update gives other tokens; None lets it go on."""
+        tokens = event.parameters.authorization_tokens
+        access = peer.granted.get(event.request_id)
+        if not tokens or access is None or access.is_hidden:
+            return None
+        renewed = replace(access, tokens=tokens)
+        code = self.decide(peer, renewed)
+        if code is None:
+            peer.granted[event.request_id] = renewed
+        return code
+
+    def move_refusal(
+        self, peer: Peer, event: UpdateReceived, prefix: TrackNamespace
+    ) -> RequestErrorCode | None:
+        """Decide a request anew that an update gives another prefix; None lets it go on."""
+        access = peer.granted.get(event.request_id)
+        if access is None:
+            return None
+        tokens = event.parameters.authorization_tokens or access.tokens
+        moved = replace(access, namespace=prefix, tokens=tokens)
+        code = self.decide(peer, moved)
+        is_hidden = code is RequestErrorCode.DOES_NOT_EXIST
+        if code is None or is_hidden:
+            peer.granted[event.request_id] = replace(moved, is_hidden=is_hidden)
+            return None
+        return code
+
+    def may_see_namespace(self, peer: Peer, request_id: RequestId, suffix: TrackNamespace) -> bool:
+        """Tell whether what is below the prefix of a SUBSCRIBE_NAMESPACE may be listed there."""
+        asked = peer.granted.get(request_id)
+        return asked is not None and self._may_see(
+            peer, replace(asked, namespace=asked.namespace.joined(suffix))
+        )
+
+    def may_see_track(self, peer: Peer, request_id: RequestId, track: FullTrackName) -> bool:
+        """Tell whether a Track may be published for a SUBSCRIBE_TRACKS of a peer."""
+        asked = peer.granted.get(request_id)
+        return asked is not None and self._may_see(
+            peer,
+            replace(
+                asked,
+                action=AccessAction.SUBSCRIBE,
+                namespace=track.namespace,
+                track_name=track.name,
+            ),
+        )
+
+    def _may_see(self, peer: Peer, access: Access) -> bool:
+        return not access.is_hidden and self.decide(peer, access) is None
+
+    def _hide(self, peer: Peer, event: PublishNamespaceReceived | TrackRequest, now: float) -> None:
+        """Refuse a request as one for what does not exist, at once or when its time is over."""
+        asked = event.parameters.rendezvous_timeout_ms or 0
+        if not asked:
+            self._host.refuse(peer, event.request_id, NOT_FOUND, now=now)
+            return
+        timeout = min(asked / 1000, self._host.limits.max_rendezvous_timeout)
+
+        def refuse(now: float) -> None:
+            self._host.refuse(peer, event.request_id, NOBODY_CAME, now=now)
+
+        self._host.schedule(now + timeout, refuse)
+
+
+def _access(event: NamespaceRequest | TrackRequest) -> Access:
+    match event:
+        case PublishNamespaceReceived():
+            namespace, track_name = event.namespace, None
+        case SubscribeNamespaceReceived() | SubscribeTracksReceived():
+            namespace, track_name = event.prefix, None
+        case _:
+            namespace, track_name = event.track.namespace, event.track.name
+    return Access(
+        action=_ACTIONS[type(event)],
+        namespace=namespace,
+        track_name=track_name,
+        tokens=event.parameters.authorization_tokens,
+    )
