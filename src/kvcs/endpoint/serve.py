@@ -163,6 +163,7 @@ class Server:
         config = self._config
         options = SetupOptions(
             max_filter_ranges=config.max_filter_ranges,
+            max_auth_token_cache_size=config.limits.max_token_cache_bytes,
             max_request_updates=config.limits.max_request_updates,
             implementation=config.implementation,
         )

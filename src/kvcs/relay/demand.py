@@ -34,6 +34,7 @@ from kvcs.moqt.track.delivery import Delivery, OnGap
 from kvcs.moqt.track.fetch_delivery import FetchDelivery
 from kvcs.moqt.track.subscription_delivery import SubscriptionDelivery
 from kvcs.moqt.wire.parameters import Parameters
+from kvcs.moqt.wire.properties import EMPTY_PROPERTIES
 from kvcs.names import FullTrackName, Location
 from kvcs.relay.host import Host
 from kvcs.relay.namespaces import Route
@@ -135,6 +136,7 @@ class Demand:
             now: Monotonic seconds.
         """
         store = self.supply.store
+        without = parameters.include_properties is False
         try:
             request_id = peer.session.publish(
                 self.supply.name,
@@ -145,7 +147,7 @@ class Demand:
                     location_filter=parameters.location_filter,
                     group_order=parameters.group_order,
                 ),
-                properties=store.properties,
+                properties=EMPTY_PROPERTIES if without else store.properties,
                 now=now,
             )
         except LocalProtocolError:

@@ -7,6 +7,7 @@ from tests.unit.endpoint.bench import TLS, connected, peers, scenario
 from kvcs.endpoint.connect import dial
 from kvcs.endpoint.serve import ServeConfig, serve
 from kvcs.errors import ConnectFailed, SessionRefused, TransportError
+from kvcs.moqt.session.limits import SessionLimits
 from kvcs.testing import MemoryNetwork, run
 
 
@@ -54,6 +55,13 @@ async def test_public_server_takes_everybody():
         await connection.close()
 
     assert accepted[0].peer == "192.0.2.7:49152"
+
+
+@scenario
+async def test_setup_says_how_many_tokens_may_be_stored():
+    limits = SessionLimits(max_token_cache_bytes=777)
+    async with peers(limits=limits) as bench, connected(bench) as (connection, _):
+        assert connection.session.peer_options.max_auth_token_cache_size == 777
 
 
 @scenario

@@ -1,11 +1,12 @@
 import pytest
 from tests.unit.relay.test_publish import push
-from tests.unit.relay.world import TRACK, WHOLE, whole
+from tests.unit.relay.world import TOKEN_CACHE_BYTES, TRACK, WHOLE, whole
 
-from kvcs.errors import PublishDoneCode, RequestErrorCode
+from kvcs.errors import PublishDoneCode, RequestErrorCode, TerminationCode
 from kvcs.moqt.session import events as ev
 from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.parameters import Parameters
+from kvcs.moqt.wire.subscribe import Subscribe
 from kvcs.moqt.wire.token import Token
 from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay.auth import AccessAction
@@ -208,3 +209,45 @@ def test_what_was_granted_is_forgotten_with_the_request(guarded):
     guarded.core._release_all(guarded.now)
 
     assert client.peer.granted == {}
+
+
+def test_token_is_stored_once_and_used_by_its_alias(make_world):
+    asked = []
+    world = make_world(
+        authorize=lambda access: asked.append([token.value for token in access.tokens])
+    )
+    client = world.client()
+    world.publisher(OPEN).add_groups(0, track=FullTrackName(OPEN, b"t"))
+    raw = Subscribe(
+        request_id=0,
+        track=FullTrackName(OPEN, b"t"),
+        parameters=Parameters(authorization_tokens=(Token.register(5, b"key"),)),
+    )
+    again = Subscribe(
+        request_id=2,
+        track=FullTrackName(OPEN, b"t"),
+        parameters=Parameters(authorization_tokens=(Token.use_alias(5),)),
+    )
+    for stream_id, message in ((0, raw), (4, again)):
+        client.link.session.receive_stream(stream_id, message.encode(), False, now=world.now)
+        world.settle()
+
+    assert asked[-2:] == [[b"key"], [b"key"]]
+    assert not client.link.session.is_closed
+
+
+def test_tokens_beyond_the_cache_close_that_session_only(make_world):
+    world = make_world()
+    client, other = world.client(), world.client()
+    size = TOKEN_CACHE_BYTES - 15
+    raw = Subscribe(
+        request_id=0,
+        track=TRACK,
+        parameters=Parameters(authorization_tokens=(Token.register(5, bytes(size)),)),
+    )
+    client.link.session.receive_stream(0, raw.encode(), False, now=world.now)
+    world.settle()
+
+    (closed,) = [event for event in client.events if isinstance(event, ev.SessionClosed)]
+    assert closed.error.code == TerminationCode.AUTH_TOKEN_CACHE_OVERFLOW
+    assert not other.session.is_closed

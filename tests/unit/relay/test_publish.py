@@ -1,3 +1,4 @@
+import pytest
 from tests.unit.relay.world import BLOCKS, NAMESPACE, TRACK, block, whole
 
 from kvcs.errors import PublishDoneCode, RequestErrorCode
@@ -112,6 +113,18 @@ def test_subscribe_tracks_finds_tracks_that_are_already_published(world):
 
     assert offer.parameters.largest_object == Location(0, BLOCKS)
     assert offer.parameters.forward is False
+
+
+@pytest.mark.parametrize("wanted", [None, True, False])
+def test_properties_are_published_unless_the_subscriber_wants_none(world, wanted):
+    publisher, consumer = world.client(), world.client()
+    consumer.send(consumer.session.subscribe_tracks, SCOPE, Parameters(include_properties=wanted))
+    properties = Properties.of((0x3800, 5))
+
+    push(publisher, properties=properties)
+
+    (published,) = consumer.asked(ev.PublishReceived)
+    assert published.properties == (EMPTY_PROPERTIES if wanted is False else properties)
 
 
 def test_own_tracks_are_not_published_back(world):

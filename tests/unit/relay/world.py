@@ -31,6 +31,7 @@ from kvcs.relay.core import RelayCore
 NAMESPACE = TrackNamespace((b"kvcs-1", b"scope", b"compat", b"anchor", b"pub-1"))
 TRACK = FullTrackName(NAMESPACE, b"k.raw.s0")
 BLOCKS = 4
+TOKEN_CACHE_BYTES = 1024
 WHOLE = Parameters(
     location_filter=LocationFilter.next_object(),
     fill=FillParameters(location_filter=LocationFilter.absolute_start(0, 0)),
@@ -66,7 +67,12 @@ class Link:
 
     def __init__(self, world):
         self.session = Session(
-            Side.SERVER, SessionConfig(options=SetupOptions(max_filter_ranges=16))
+            Side.SERVER,
+            SessionConfig(
+                options=SetupOptions(
+                    max_filter_ranges=16, max_auth_token_cache_size=TOKEN_CACHE_BYTES
+                )
+            ),
         )
         self.outbox = Outbox()
         self._world = world

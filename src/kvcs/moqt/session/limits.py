@@ -40,6 +40,8 @@ class SessionLimits:
         max_request_updates: Unanswered REQUEST_UPDATEs on one request, where SETUP
             advertises no smaller number.
         max_namespaces: Namespaces announced on one SUBSCRIBE_NAMESPACE; more cancels it.
+        max_token_cache_bytes: Authorization tokens that a client may store in the session of
+            a server under aliases (MAX_AUTH_TOKEN_CACHE_SIZE), 16 octets more for each.
         max_tombstones: Ended Track Aliases and requests that are remembered, so that what
             was under way when they ended is dropped quietly; and as many streams that were
             refused before it was known what they belong to.
@@ -65,6 +67,7 @@ class SessionLimits:
     max_data_streams: int = 1024
     max_request_updates: int = 64
     max_namespaces: int = 65_536
+    max_token_cache_bytes: int = 16 * 2**10
     max_tombstones: int = 4096
     setup_timeout: float = 10.0
     control_message_timeout: float = 10.0
