@@ -25,6 +25,7 @@ __all__ = (
     "OUTPUT_FILE",
     "Command",
     "Decorator",
+    "Group",
     "RelaySettings",
     "configure_logging",
     "connection_options",
@@ -91,6 +92,23 @@ def _load_toml(path: Path) -> dict[str, Any]:
         raise ConfigError("--config", "a readable file", f"{path}: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError("--config", "a TOML file", f"{path}: {error}") from error
+
+
+class Group(click.Group):
+    """A group whose list of commands has the whole first sentence of each."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands; click would cut their sentences to one line."""
+        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, _first_sentence(command)) for name, command in commands.items()]
+            )
+
+
+def _first_sentence(command: click.Command | None) -> str:
+    text = " ".join((command.help if command and command.help else "").split())
+    return text.partition(". ")[0].removesuffix(".") + "."
 
 
 def _note_form(ctx: click.Context, _: click.Parameter, value: bool) -> bool:  # noqa: FBT001 - click's

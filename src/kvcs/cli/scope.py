@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from kvcs.cli._options import OUTPUT_FILE, Command, Decorator, option, pass_output
+from kvcs.cli._options import OUTPUT_FILE, Command, Decorator, Group, option, pass_output
 from kvcs.cli._output import Output
 from kvcs.errors import ConfigError
 from kvcs.kv.identity import KVSP_PROVISIONAL, ScopeKey, parse_scope_key
@@ -59,7 +59,7 @@ def write_scope_key(path: Path) -> ScopeKey:
     return key
 
 
-@click.group()
+@click.group(cls=Group)
 def scope() -> None:
     """Make scope keys: who has the key can find and name the caches of the scope."""
 

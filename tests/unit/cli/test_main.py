@@ -19,6 +19,21 @@ def test_help_starts_with_examples_and_lists_the_commands(kvcs_run):
     assert "demo-node" not in out
 
 
+@pytest.mark.parametrize(
+    ("group", "sentence"),
+    [
+        ("scope", "Write a new scope key to PATH (readable by you only) and show its Scope ID."),
+        ("relay", "Check the settings in FILE, and name everything that is wrong."),
+    ],
+)
+def test_group_lists_its_commands_with_whole_sentences(kvcs_run, group, sentence):
+    code, out, _ = kvcs_run(group, "--help")
+
+    assert code == 0
+    assert sentence in " ".join(out.split())
+    assert "..." not in out.partition("Commands:")[2]
+
+
 def test_version_names_package_draft_and_library(kvcs_json):
     assert kvcs_json("version").keys() == {"kvcs", "moqt", "kvcs_namespace", "aiopquic"}
 

@@ -2,13 +2,14 @@
 
 import click
 
+from kvcs.cli._options import Group
 from kvcs.cli.relay.check import check_config, print_config
 from kvcs.cli.relay.run import relay_run
 
 __all__ = ("check_config", "print_config", "relay", "relay_run")
 
 
-@click.group()
+@click.group(cls=Group)
 def relay() -> None:
     """Run a caching relay, and look after one."""
 
