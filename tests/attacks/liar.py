@@ -131,7 +131,7 @@ class Copy:
     def replace(self, track, target, **changes):
         """Falsify one Object."""
         self.tracks[track] = [
-            replace(obj, **changes) if obj is target else obj for obj in self.tracks[track]
+            obj._replace(**changes) if obj is target else obj for obj in self.tracks[track]
         ]
 
     def remove(self, track, is_removed):
@@ -152,7 +152,7 @@ class Copy:
     def manifest(self, data, version=-1):
         """Put other octets in the place of one version of the manifest."""
         objects = self.tracks[MANIFEST]
-        objects[version] = replace(objects[version], payload=data)
+        objects[version] = objects[version]._replace(payload=data)
 
 
 class Liar:

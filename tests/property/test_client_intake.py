@@ -1,17 +1,17 @@
 """Nothing but the right bytes ever reaches the caller's memory."""
 
 import random
-from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvcs.client.arrival import PartialBudget
 from kvcs.client.intake import IntakeContext, TrackIntake
 from kvcs.client.memory import HostMemory, Placement
 from kvcs.client.selection import WantedSegment
 from kvcs.client.verdict import Counters
-from kvcs.client.verifier import Verifier
 from kvcs.kv import (
     RAW,
     BlockPlace,
@@ -95,9 +95,8 @@ class Desk:
             layout=Layout(DESCRIPTOR),
             placement=Placement(self, Layout(DESCRIPTOR), layers=range(LAYERS), blocks=BLOCKS),
             counters=self.counters,
-            verifier=Verifier(threshold_bytes=None, max_pending_bytes=0),
+            partial=PartialBudget(1 << 20),
             on_verified=lambda _layer, _whole: None,
-            on_settled=lambda: None,
             on_discard=self.discarded.append,
         )
         manifest = Manifest(compat=DESCRIPTOR, segments=(segment,))
@@ -106,6 +105,16 @@ class Desk:
     def buffer(self, component, layer_index, size_bytes):
         buffer = HostMemory().buffer(component, layer_index, size_bytes)
         return self.memory.setdefault((component, layer_index), buffer)
+
+    def receive(self, received, cuts=()):
+        """Give an Object to the intake, whole or in parts that begin at `cuts`."""
+        octets = memoryview(received.payload)
+        bounds = sorted({min(cut, len(octets)) for cut in cuts} | {len(octets)})
+        arrival = self.intake.begin(received, len(octets), octets[: bounds[0]])
+        for start, end in pairwise(bounds):
+            if arrival is not None:
+                arrival.take(octets[start:end])
+        assert self.intake._context.partial.used_bytes == 0
 
     def check(self):
         """Verified blocks hold the right bytes, all others none."""
@@ -146,9 +155,9 @@ def test_no_mutation_of_a_thousand_is_accepted(mutation, listed_layers):
 
     for _ in range(1000):
         layer_index, block = place(rng)
-        desk.intake.receive(
-            obj(layer_index, block, MUTATIONS[mutation](rng, payload(layer_index, block)[0]))
-        )
+        octets = MUTATIONS[mutation](rng, payload(layer_index, block)[0])
+        cuts = [rng.randrange(1, 90) for _ in range(rng.randrange(3))]
+        desk.receive(obj(layer_index, block, octets), cuts)
 
     assert desk.counters.verified == 0
     assert sum(desk.counters.rejected.values()) == 1000
@@ -156,25 +165,30 @@ def test_no_mutation_of_a_thousand_is_accepted(mutation, listed_layers):
 
 
 places = st.tuples(st.integers(0, LAYERS), st.integers(0, BLOCKS))
-steps = st.lists(st.tuples(st.sampled_from(["good", "bad", "moved"]), places, places), max_size=40)
+cuts = st.lists(st.integers(0, 90), max_size=3)
+steps = st.lists(
+    st.tuples(st.sampled_from(["good", "bad", "moved"]), places, places, cuts), max_size=40
+)
 
 
 @given(steps, st.integers(0, LAYERS))
 def test_memory_holds_right_bytes_or_none_whatever_arrives(arrivals, listed_layers):
     desk = Desk(listed_layers=listed_layers)
 
-    for kind, (layer_index, block), (other_layer, other_block) in arrivals:
+    for kind, (layer_index, block), (other_layer, other_block), parts in arrivals:
         octets = payload(layer_index, block)[0]
         if kind == "bad":
             octets = octets[:-1] + bytes([octets[-1] ^ 1])
         received = obj(layer_index, block, octets)
         if kind == "moved":
-            received = replace(received, group_id=other_layer, object_id=other_block)
-        desk.intake.receive(received)
+            received = received._replace(group_id=other_layer, object_id=other_block)
+        desk.receive(received, parts)
         desk.check()
 
-    good = {at for kind, at, _ in arrivals if kind == "good" and at[0] < LAYERS and at[1] < BLOCKS}
-    moved = {at for kind, at, to in arrivals if kind == "moved" and at == to}
+    good = {
+        at for kind, at, _, _ in arrivals if kind == "good" and at[0] < LAYERS and at[1] < BLOCKS
+    }
+    moved = {at for kind, at, to, _ in arrivals if kind == "moved" and at == to}
     arrived = good | {at for at in moved if at[0] < LAYERS and at[1] < BLOCKS}
     assert desk.counters.verified == len(arrived)
     assert desk.discarded == []

@@ -108,10 +108,8 @@ class ConsumerConfig:
         subscriber_priority: Urgency of the data tracks, 1..255, lower first. The manifest is
             one step more urgent.
         max_memory_bytes: Octets that a retrieval may ask of its memory.
-        hash_threshold_bytes: Objects of at least this size are verified in a thread; None
-            verifies everything in the event loop. Up to 1 MiB a hash takes half a
-            millisecond, and threads cost a tenth more CPU time than they save.
-        max_hashing_bytes: Payload octets that may wait for such a thread.
+        max_partial_bytes: Octets of unfinished Objects that a retrieval holds; one that would
+            exceed it is not taken, and is asked for again.
         allow_lossy: Tracks of lossy codecs may be taken.
         manifest_limits: Bounds on manifests.
         authorization: Tokens sent with every request.
@@ -134,8 +132,7 @@ class ConsumerConfig:
     done_wait: float = 1.0
     subscriber_priority: int = 128
     max_memory_bytes: int = 256 * 1024 * _MIB
-    hash_threshold_bytes: int | None = 2 * _MIB
-    max_hashing_bytes: int = 64 * _MIB
+    max_partial_bytes: int = 256 * _MIB
     allow_lossy: bool = False
     manifest_limits: ManifestLimits = ManifestLimits()  # noqa: RUF009 - a frozen value
     authorization: tuple[Token, ...] = ()

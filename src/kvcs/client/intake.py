@@ -3,7 +3,8 @@
 Theory of operation. A `TrackIntake` belongs to one data track of one segment. `receive` takes
 every Object of that track, wherever it came from (subscription, fill, FETCH, another relay),
 and checks it completely before one octet of it is written: place, header, digest, and the
-digest that the manifest lists, if it lists one yet. A manifest that comes later is compared
+digest that the manifest lists, if it lists one yet. `begin` does the same with an Object that is
+still on its way. A manifest that comes later is compared
 with what was accepted. A block is written once; the same block with other bytes, or a manifest
 that lists another digest, means that the publication contradicts itself, and `on_discard`
 says so. Objects that fail a check count by reason and stay missing.
@@ -12,21 +13,22 @@ Source:
     KVCS, "Object Payload" and "Manifest Track".
 """
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Buffer, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from kvcs.client.arrival import BlockArrival, PartialBudget, WholePayload
 from kvcs.client.ledger import BlockState, TrackLedger
 from kvcs.client.memory import Placement
 from kvcs.client.selection import WantedSegment
 from kvcs.client.verdict import Counters
-from kvcs.client.verifier import Verifier
 from kvcs.errors import DataError, IntegrityError
 from kvcs.kv.codecs import codec
 from kvcs.kv.layout import Layout
 from kvcs.kv.manifest import Manifest
-from kvcs.kv.naming import Component, DataTrackName
+from kvcs.kv.naming import DataTrackName
 from kvcs.kv.payload import (
     HEADER_BYTES,
     BlockPlace,
@@ -36,11 +38,9 @@ from kvcs.kv.payload import (
 from kvcs.kv.segment import Segment
 from kvcs.moqt.codepoints import ObjectStatus
 from kvcs.moqt.wire.object import Object
+from kvcs.names import Location
 
 __all__ = ("IntakeContext", "TrackIntake")
-
-# The Data Digest is the last field of the header.
-_DIGEST: Final = slice(HEADER_BYTES - 32, HEADER_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,19 +51,17 @@ class IntakeContext:
         layout: Geometry of the publication.
         placement: The caller's memory.
         counters: Counts of the retrieval.
-        verifier: Where checks run.
+        partial: Octets of unfinished Objects that may be held.
         on_verified: Called with the layer, and whether this track now has all of it, after each
             block that was verified and put in place.
-        on_settled: Called when a track that had checks pending has none any more.
         on_discard: Called when the publication contradicts itself.
     """
 
     layout: Layout
     placement: Placement
     counters: Counters
-    verifier: Verifier
+    partial: PartialBudget
     on_verified: Callable[[int, bool], None]
-    on_settled: Callable[[], None]
     on_discard: Callable[[DataError], None]
 
 
@@ -90,7 +88,6 @@ class TrackIntake:
         self.name: Final = name
         self.wanted: Final = wanted
         self.ledger: Final = TrackLedger(layers, wanted.wanted_blocks)
-        self.pending = 0
         self._context = context
         self._codec = codec(name.codec)
         self._series = {layer_index: self._series_of(layer_index) for layer_index in layers}
@@ -129,23 +126,56 @@ class TrackIntake:
             self.ledger.confirm(layer_index, digests)
 
     def receive(self, obj: Object) -> None:
-        """Check one Object; a Normal one that is wanted ends up in the caller's memory."""
-        if obj.status is not ObjectStatus.NORMAL or not self._context.placement.is_open:
-            return
-        context, layer_index, block_index = self._context, obj.group_id, obj.object_id
-        size = len(obj.payload)
-        context.counters.payload_bytes += size
+        """Check one whole Object; a Normal one that is wanted ends up in the caller's memory."""
+        if obj.status is ObjectStatus.NORMAL:
+            self.begin(obj, len(obj.payload), memoryview(obj.payload))
+
+    def begin(self, obj: Object, length: int, data: memoryview) -> BlockArrival | None:
+        """Take a Normal Object whose payload may not be whole yet.
+
+        Args:
+            obj: The Object; its payload is not looked at.
+            length: Octets of its payload.
+            data: The first of them, or all.
+
+        Returns:
+            What takes the rest of the payload, or None when nobody needs it.
+        """
+        context = self._context
+        if not context.placement.is_open:
+            return None
+        layer_index, block_index = obj.group_id, obj.object_id
         if layer_index >= context.layout.layers or block_index >= self.wanted.blocks:
+            context.counters.payload_bytes += length
             context.counters.reject(IntegrityReason.LOCATION)
         elif not self.ledger.is_wanted(layer_index, block_index):
+            context.counters.payload_bytes += length
             context.counters.excess += 1
-        elif context.verifier.is_immediate(size):
-            self._settle(obj, self._check(obj))
+        elif len(data) < length:
+            return self._begin_arrival(layer_index, block_index, length, data)
         else:
-            self.pending += 1
-            context.verifier.run(
-                partial(self._check, obj), partial(self._settle_pending, obj), size
-            )
+            body = data[HEADER_BYTES:]
+            head, digest = bytes(data[:HEADER_BYTES]), hashlib.sha256(body).digest()
+            self._settle(layer_index, block_index, WholePayload(length, head, digest, (body,)))
+        return None
+
+    def _begin_arrival(
+        self, layer_index: int, block_index: int, length: int, data: memoryview
+    ) -> BlockArrival | None:
+        context = self._context
+        expected = self._series[layer_index].payload_length
+        reserved_bytes = length if expected in (None, length) else 0
+        if not context.partial.take(reserved_bytes):
+            context.counters.reject("budget")
+            return None
+        arrival = BlockArrival(
+            length,
+            reserved_bytes=reserved_bytes,
+            budget=context.partial,
+            on_whole=partial(self._settle, layer_index, block_index),
+        )
+        arrival.take(data)
+        return arrival
 
     def _series_of(self, layer_index: int) -> BlockSeries:
         """Say what the Objects of a layer must be; digests are compared when they are placed."""
@@ -160,73 +190,54 @@ class TrackIntake:
         )
         return BlockSeries(first, self._codec.data_bytes(layout, component, layer_index))
 
-    def _check(self, obj: Object) -> memoryview | DataError:
-        """Verify and decode; runs anywhere, and reports failure as a value."""
-        layer_index = obj.group_id
+    def _settle(self, layer_index: int, block_index: int, payload: WholePayload) -> None:
+        """Check the payload of a wanted block, and act on the outcome."""
+        context = self._context
+        if not context.placement.is_open:
+            return
+        context.counters.payload_bytes += payload.length
         try:
-            data = self._series[layer_index].verify(obj.payload, obj.object_id)
-            raw = self._codec.decode(
-                data, self._context.layout, component=self.name.component, layer_index=layer_index
-            )
-            return memoryview(raw)
-        except DataError as error:
-            return error
-
-    def _settle_pending(self, obj: Object, outcome: memoryview | DataError) -> None:
-        """Act on the outcome of a check that ran elsewhere, and that others may wait for."""
-        self.pending -= 1
-        self._settle(obj, outcome)
-        if not self.pending:
-            self._context.on_settled()
-
-    def _settle(self, obj: Object, outcome: memoryview | DataError) -> None:
-        """Act on the outcome of a check; runs in the event loop."""
-        if not self._context.placement.is_open:
-            return
-        if isinstance(outcome, DataError):
-            self._reject(obj, outcome.reason if isinstance(outcome, IntegrityError) else "decoding")
+            digest = payload.digest
+            self._series[layer_index].check(payload.head, payload.length, digest, block_index)
+            known = self.ledger.digest(layer_index, block_index)
+            if known is not None:
+                self._settle_duplicate(layer_index, block_index, same=known == digest)
+                return
+            listed = self._listed[layer_index] if layer_index < len(self._listed) else None
+            if listed is not None and listed[block_index] != digest:
+                self._reject(layer_index, block_index, IntegrityReason.LISTED_DIGEST)
+                return
+            self._place(layer_index, block_index, payload.data)
+        except IntegrityError as error:
+            self._reject(layer_index, block_index, error.reason)
+        except DataError:
+            self._reject(layer_index, block_index, "decoding")
         else:
-            self._settle_genuine(obj, outcome)
+            context.counters.verified += 1
+            context.counters.verified_bytes += payload.length - HEADER_BYTES
+            is_whole = self.ledger.accept(layer_index, block_index, digest)
+            context.on_verified(layer_index, is_whole)
 
-    def _settle_genuine(self, obj: Object, data: memoryview) -> None:
-        layer_index, block_index = obj.group_id, obj.object_id
-        digest = obj.payload[_DIGEST]
-        known = self.ledger.digest(layer_index, block_index)
-        if known is not None:
-            self._settle_duplicate(obj, same=known == digest)
-            return
-        listed = self._listed[layer_index] if layer_index < len(self._listed) else None
-        if listed is not None and listed[block_index] != digest:
-            self._reject(obj, IntegrityReason.LISTED_DIGEST)
-            return
-        self._place(obj, data)
-        counters = self._context.counters
-        counters.verified += 1
-        counters.verified_bytes += data.nbytes
-        is_whole = self.ledger.accept(layer_index, block_index, digest)
-        self._context.on_verified(layer_index, is_whole)
-
-    def _reject(self, obj: Object, reason: str) -> None:
+    def _reject(self, layer_index: int, block_index: int, reason: str) -> None:
         self._context.counters.reject(reason)
-        blocks = range(obj.object_id, obj.object_id + 1)
-        self.ledger.mark(obj.group_id, blocks, BlockState.REJECTED)
+        blocks = range(block_index, block_index + 1)
+        self.ledger.mark(layer_index, blocks, BlockState.REJECTED)
 
-    def _settle_duplicate(self, obj: Object, *, same: bool) -> None:
+    def _settle_duplicate(self, layer_index: int, block_index: int, *, same: bool) -> None:
         if same:
             self._context.counters.duplicate += 1
             return
-        text = f"track {self.name} has two different Objects at {obj.location}"
+        location = Location(layer_index, block_index)
+        text = f"track {self.name} has two different Objects at {location}"
         self._context.on_discard(IntegrityError("contradiction", text))
 
-    def _place(self, obj: Object, data: memoryview) -> None:
-        """Copy raw Data of one block to its place; jointly encoded Data is split."""
-        context, layer_index = self._context, obj.group_id
-        component = self.name.component
-        parts = (Component.K, Component.V) if component is Component.KV else (component,)
-        block = self.wanted.first_block + obj.object_id
-        offset = 0
-        for part in parts:
-            size = context.layout.data_bytes(part, layer_index)
-            view = context.placement.view(part, layer_index)
-            view[block * size : (block + 1) * size] = data[offset : offset + size]
-            offset += size
+    def _place(self, layer_index: int, block_index: int, data: Sequence[Buffer]) -> None:
+        """Decode the verified Data of one block, and copy the tensor to its place."""
+        context, component = self._context, self.name.component
+        if not self._codec.is_identity:
+            tensor = self._codec.decode(
+                b"".join(data), context.layout, component=component, layer_index=layer_index
+            )
+            data = (tensor,)
+        block = self.wanted.first_block + block_index
+        context.placement.write(component, layer_index, block, data)

@@ -63,12 +63,13 @@ class Placement:
         LayoutMismatch: A buffer is read-only, strided, or of another size.
     """
 
-    __slots__ = ("_views", "is_open")
+    __slots__ = ("_layout", "_views", "is_open")
 
     def __init__(
         self, memory: Memory, layout: Layout, *, layers: Sequence[int], blocks: int
     ) -> None:
         self.is_open = True
+        self._layout = layout
         self._views = {
             (component, layer_index): _writable(
                 memory, component, layer_index, blocks * layout.data_bytes(component, layer_index)
@@ -84,6 +85,37 @@ class Placement:
     def view(self, component: Component, layer_index: int) -> memoryview:
         """Return the writable octets of one component of one wanted layer."""
         return self._views[component, layer_index]
+
+    def write(
+        self, component: Component, layer_index: int, block: int, parts: Sequence[Buffer]
+    ) -> None:
+        """Copy the tensor of an absolute block to its place.
+
+        Args:
+            component: Its component; that of kv is k and then v.
+            layer_index: A wanted layer.
+            block: Absolute index of the block.
+            parts: All of its octets, in order.
+        """
+        if component is not Component.KV and len(parts) == 1:
+            size = self._layout.data_bytes(component, layer_index)
+            self._views[component, layer_index][block * size : (block + 1) * size] = parts[0]
+            return
+        targets = (Component.K, Component.V) if component is Component.KV else (component,)
+        places = [self._place(target, layer_index, block) for target in targets]
+        for part in parts:
+            octets = memoryview(part)
+            while octets:
+                place = places[0]
+                size = min(len(octets), len(place))
+                place[:size] = octets[:size]
+                octets, places[0] = octets[size:], place[size:]
+                if not places[0]:
+                    del places[0]
+
+    def _place(self, component: Component, layer_index: int, block: int) -> memoryview:
+        size = self._layout.data_bytes(component, layer_index)
+        return self._views[component, layer_index][block * size : (block + 1) * size]
 
 
 def _writable(

@@ -13,6 +13,7 @@ publication. Segments whose complete manifest lists no digests need no confirmat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from kvcs.client.arrival import PartialBudget
 from kvcs.client.config import ConsumerConfig
 from kvcs.client.intake import IntakeContext, TrackIntake
 from kvcs.client.ledger import MissingReason
@@ -26,7 +27,6 @@ from kvcs.client.verdict import (
     missing_ranges,
     verified_prefix,
 )
-from kvcs.client.verifier import Verifier
 from kvcs.errors import ConfigError, DataError, KvcsError
 from kvcs.kv.layout import Layout
 from kvcs.kv.manifest import Manifest
@@ -191,12 +191,8 @@ class ReceivedPrefix:
             layout=layout,
             placement=Placement(self._wish.memory, layout, layers=self.layers, blocks=self.blocks),
             counters=self.counters,
-            verifier=Verifier(
-                threshold_bytes=self._config.hash_threshold_bytes,
-                max_pending_bytes=self._config.max_hashing_bytes,
-            ),
+            partial=PartialBudget(self._config.max_partial_bytes),
             on_verified=self._on_verified,
-            on_settled=self._on_change,
             on_discard=self.discard,
         )
         return self._context

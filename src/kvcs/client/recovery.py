@@ -171,36 +171,45 @@ class FetchCoverage:
         filtered: The request carried a range filter.
     """
 
-    __slots__ = ("_filtered", "_ledger", "_next")
+    __slots__ = ("_filtered", "_group_id", "_ledger", "_object_id")
 
     def __init__(self, ledger: TrackLedger, start: Location, *, filtered: bool) -> None:
         self._ledger = ledger
-        self._next = start
         self._filtered = filtered
+        # The Location that is expected next; in plain integers, since each Object moves it.
+        self._group_id = start.group_id
+        self._object_id = start.object_id
 
-    def receive_object(self, location: Location) -> None:
+    def receive_object(self, group_id: int, object_id: int) -> None:
         """Take the Location of the next Object of the stream."""
-        if location > self._next and not self._filtered:
-            self._mark(location, BlockState.NON_EXISTENT)
-        self._next = Location(location.group_id, location.object_id + 1)
+        if object_id != self._object_id or group_id != self._group_id:
+            location = Location(group_id, object_id)
+            if location > self._next and not self._filtered:
+                self._mark(location, BlockState.NON_EXISTENT)
+            self._group_id = group_id
+        self._object_id = object_id + 1
 
     def receive_marker(self, marker: RangeMarker, location: Location) -> None:
         """Take an End of Range record; `location` is the last one of its range."""
         after = Location(location.group_id, location.object_id + 1)
         if after > self._next:
             self._mark(after, _MARKED[marker])
-            self._next = after
+            self._group_id, self._object_id = after.group_id, after.object_id
 
     def finish(self, end: Location) -> None:
         """Take the FIN of the stream; `end` is the End Location of the fetch, inclusive."""
         if end >= self._next and not self._filtered:
             self._mark(Location(end.group_id, end.object_id + 1), BlockState.NON_EXISTENT)
 
+    @property
+    def _next(self) -> Location:
+        return Location(self._group_id, self._object_id)
+
     def _mark(self, end: Location, state: BlockState) -> None:
         """Note `state` for what is missing from the expected Location up to before `end`."""
         for layer_index in self._ledger.layers:
-            if self._next.group_id <= layer_index <= end.group_id:
-                first = self._next.object_id if layer_index == self._next.group_id else 0
+            if self._group_id <= layer_index <= end.group_id:
+                first = self._object_id if layer_index == self._group_id else 0
                 last = end.object_id if layer_index == end.group_id else self._ledger.blocks
                 self._ledger.mark(layer_index, range(first, last), state)
 

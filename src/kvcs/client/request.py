@@ -7,7 +7,7 @@ that state with the shared `Signal`.
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Protocol, Self
+from typing import Protocol, Self, runtime_checkable
 
 from kvcs.client.signal import Signal
 from kvcs.endpoint.connection import Connection
@@ -19,6 +19,8 @@ from kvcs.moqt.session.events import (
     Event,
     FetchAccepted,
     FetchOpened,
+    ObjectBegun,
+    ObjectPayload,
     ObjectReceived,
     PublishDoneReceived,
     RangeEnded,
@@ -34,7 +36,7 @@ from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.parameters import Parameters
 from kvcs.names import FullTrackName, Location
 
-__all__ = ("FetchState", "Receiver", "Request")
+__all__ = ("Arrival", "FetchState", "PartReceiver", "Receiver", "Request")
 
 
 class FetchState(Enum):
@@ -55,6 +57,33 @@ class Receiver(Protocol):
 
     def receive_marker(self, marker: RangeMarker, location: Location) -> None:
         """Take one End of Range record of the fetch stream."""
+        ...
+
+
+class Arrival(Protocol):
+    """Takes the rest of the payload of one Object."""
+
+    def take(self, data: memoryview) -> bool:
+        """Take the next octets; return True after the last."""
+        ...
+
+    def drop(self) -> None:
+        """Forget the Object: the rest does not come."""
+        ...
+
+
+@runtime_checkable
+class PartReceiver(Receiver, Protocol):
+    """Takes Objects while they arrive; `receive_object` brings only those without a payload."""
+
+    def begin_object(
+        self, obj: Object, length: int, data: memoryview, *, is_fetch: bool
+    ) -> Arrival | None:
+        """Take an Object whose payload of `length` octets begins with `data`.
+
+        Returns:
+            What takes the rest, or None when there is none, or nobody needs it.
+        """
         ...
 
 
@@ -82,6 +111,8 @@ class Request:
         self._connection = connection
         self._signal = signal
         self._receiver = receiver
+        self._part_receiver = receiver if isinstance(receiver, PartReceiver) else None
+        self._arrivals: dict[StreamId, Arrival] = {}
         self._request_id: RequestId | None = None
         self._groups: dict[StreamId, int] = {}
         self._fetch_stream: StreamId | None = None
@@ -123,6 +154,8 @@ class Request:
         """Send the request; on a session that is over it ends as those before it did."""
         try:
             self._request_id = send()
+            if self._part_receiver is not None:
+                self._connection.session.take_payloads(self._request_id)
         except KvcsError as error:
             if not self._connection.closed:
                 raise
@@ -170,6 +203,7 @@ class Request:
             )
             connection.wake()
             self.fetch = FetchState.ABORTED
+            self._drop_arrival(self._fetch_stream)
 
     @property
     def largest(self) -> Location | None:
@@ -190,10 +224,20 @@ class Request:
         self._connection.cancel(self._request_id)
         self._request_id = None
         self._is_ended = True
+        for stream_id in tuple(self._arrivals):
+            self._drop_arrival(stream_id)
 
     def receive(self, event: Event) -> None:
         """Take an event of the request or the end of its session."""
         match event:
+            case ObjectBegun():
+                self._begin_object(event)
+                return
+            case ObjectPayload(stream_id=stream_id, data=data):
+                arrival = self._arrivals.get(stream_id)
+                if arrival is not None and arrival.take(data):
+                    del self._arrivals[stream_id]
+                return
             case ObjectReceived(obj=obj, is_fetch=is_fetch):
                 self._receiver.receive_object(obj, is_fetch=is_fetch)
                 return
@@ -210,7 +254,20 @@ class Request:
         self.changed_at = self._connection.now
         self._signal.set()
 
+    def _begin_object(self, event: ObjectBegun) -> None:
+        assert self._part_receiver is not None
+        _, stream_id, obj, length, data, is_fetch = event
+        arrival = self._part_receiver.begin_object(obj, length, data, is_fetch=is_fetch)
+        if arrival is not None:
+            self._arrivals[stream_id] = arrival
+
+    def _drop_arrival(self, stream_id: StreamId) -> None:
+        arrival = self._arrivals.pop(stream_id, None)
+        if arrival is not None:
+            arrival.drop()
+
     def _end_stream(self, stream_id: StreamId, *, is_aborted: bool) -> None:
+        self._drop_arrival(stream_id)
         group_id = self._groups.pop(stream_id, None)
         if group_id is None:
             self.fetch = FetchState.ABORTED if is_aborted else FetchState.FINISHED

@@ -21,6 +21,7 @@ from dataclasses import replace
 from enum import Enum, auto
 from itertools import batched
 
+from kvcs.client.arrival import BlockArrival
 from kvcs.client.config import ConsumerConfig
 from kvcs.client.fetch_slots import FetchSlots
 from kvcs.client.intake import TrackIntake
@@ -102,7 +103,6 @@ class TrackRetrieval:
             before = ledger.remaining
             self._is_stalled = False
             step = await self._step()
-            await self._signal.until(lambda: not self.intake.pending)
             if step is _Step.GIVE_UP:
                 return
             if ledger.remaining < before:
@@ -180,7 +180,6 @@ class TrackRetrieval:
             receiver.coverage.finish(largest)
             return
         request.stop_fetch()
-        await self._signal.until(lambda: not self.intake.pending)
         if request.error is None and not self._is_settled():
             # A fill comes in order, so that nothing before the first hole is fetched twice.
             layer_index, blocks = next(self.intake.ledger.holes())
@@ -379,8 +378,15 @@ class _TrackReceiver:
 
     def receive_object(self, obj: Object, *, is_fetch: bool) -> None:
         if is_fetch:
-            self.coverage.receive_object(obj.location)
+            self.coverage.receive_object(obj.group_id, obj.object_id)
         self._intake.receive(obj)
+
+    def begin_object(
+        self, obj: Object, length: int, data: memoryview, *, is_fetch: bool
+    ) -> BlockArrival | None:
+        if is_fetch:
+            self.coverage.receive_object(obj.group_id, obj.object_id)
+        return self._intake.begin(obj, length, data)
 
     def receive_marker(self, marker: RangeMarker, location: Location) -> None:
         self.coverage.receive_marker(marker, location)

@@ -45,8 +45,6 @@ class ConnectConfig:
         limits: Bounds on what the server can make the session hold.
         tokens: Authorization tokens of the SETUP.
         max_filter_ranges: Ranges of range filters that the server may send per request.
-        incremental_bytes: Objects of at least this size are given in pieces; None for whole
-            ones.
         implementation: Name for the server's log.
         goaway_hosts: Hosts, besides the one that was named, to which a server may send a
             `PersistentConnection` by GOAWAY. The tokens go along; certificates are checked
@@ -58,7 +56,6 @@ class ConnectConfig:
     limits: SessionLimits = field(default_factory=SessionLimits)
     tokens: tuple[Token, ...] = ()
     max_filter_ranges: int = 16
-    incremental_bytes: int | None = None
     implementation: str = IMPLEMENTATION
     goaway_hosts: tuple[str, ...] = ()
 
@@ -138,6 +135,4 @@ def _session_config(url: Url, config: ConnectConfig) -> SessionConfig:
         max_request_updates=config.limits.max_request_updates,
         implementation=config.implementation,
     )
-    return SessionConfig(
-        options=options, limits=config.limits, incremental_bytes=config.incremental_bytes
-    )
+    return SessionConfig(options=options, limits=config.limits)

@@ -45,6 +45,8 @@ from kvcs.moqt.session.events import (
     Event,
     FetchReceived,
     GoawayReceived,
+    ObjectBegun,
+    ObjectPayload,
     ObjectReceived,
     PublishNamespaceReceived,
     PublishReceived,
@@ -83,6 +85,8 @@ _REQUESTS: Final = (
     SubscribeNamespaceReceived,
     SubscribeTracksReceived,
 )
+#: What brings payload.
+_PAYLOADS: Final = (ObjectReceived, ObjectBegun, ObjectPayload)
 #: After these nothing more is said about a request.
 _LAST_WORDS: Final = (
     RequestRejected,
@@ -305,7 +309,12 @@ class Connection(Requester):
         pending = self._pending
         pending.extend(self.session.take_events())
         while pending:
-            self._dispatch(pending.popleft())
+            event = pending.popleft()
+            if isinstance(event, _PAYLOADS) and not self._is_debug:
+                # By far the most frequent: they answer nothing and end nothing.
+                (self._by_request.get(event.request_id) or self._offer)(event)
+                continue
+            self._dispatch(event)
             # At once, since an answer can be a thousand times larger than the request.
             self._flush()
 
@@ -422,10 +431,6 @@ class Connection(Requester):
     def _dispatch(self, event: Event) -> None:
         if self._is_debug:
             _logger.debug("event %s", event, extra={"session": self.peer})
-        if isinstance(event, ObjectReceived):
-            # By far the most frequent: it answers nothing and ends nothing.
-            (self._by_request.get(event.request_id) or self._offer)(event)
-            return
         if isinstance(event, SessionClosed):
             self._end(event)
             return

@@ -52,8 +52,6 @@ class ServeConfig:
             second's worth. A client that is faster is closed: what it sends would otherwise
             pile up, or push out what others cached.
         max_filter_ranges: Ranges of range filters that a client may send per request.
-        incremental_bytes: Objects of at least this size are given in pieces; None for whole
-            ones.
         implementation: Name for the clients' logs.
     """
 
@@ -65,7 +63,6 @@ class ServeConfig:
     max_queued_bytes: int = 64 * 2**20
     max_receive_rate: int = 2**30
     max_filter_ranges: int = 16
-    incremental_bytes: int | None = None
     implementation: str = IMPLEMENTATION
 
 
@@ -167,9 +164,7 @@ class Server:
             max_request_updates=config.limits.max_request_updates,
             implementation=config.implementation,
         )
-        return SessionConfig(
-            options=options, limits=config.limits, incremental_bytes=config.incremental_bytes
-        )
+        return SessionConfig(options=options, limits=config.limits)
 
 
 @asynccontextmanager

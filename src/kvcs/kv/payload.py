@@ -177,22 +177,32 @@ def verify_payload(payload: bytes | memoryview, expectation: Expectation) -> mem
         IntegrityError: A check failed; the Object is to be treated as missing. The reason is an
             `IntegrityReason`, the first in the order of that list.
     """
-    header = PayloadHeader.decode(payload)
+    header = _check_header(payload, len(payload), expectation)
+    data = memoryview(payload).toreadonly()[HEADER_BYTES:]
+    _check_digest(header, hashlib.sha256(data).digest())
+    return data
+
+
+def _check_header(head: bytes | memoryview, length: int, expectation: Expectation) -> PayloadHeader:
+    """Check the header of a payload of `length` octets, of which `head` holds the first."""
+    header = PayloadHeader.decode(head)
     if header.place != expectation.place:
         raise _misplaced(header.place, expectation.place)
     payload_length = HEADER_BYTES + header.data_length
-    if len(payload) != payload_length:
-        raise _refused(IntegrityReason.PAYLOAD_LENGTH, payload_length, len(payload))
+    if length != payload_length:
+        raise _refused(IntegrityReason.PAYLOAD_LENGTH, payload_length, length)
     if expectation.data_bytes not in (None, header.data_length):
         raise _refused(IntegrityReason.DATA_LENGTH, expectation.data_bytes, header.data_length)
     if expectation.digest not in (None, header.digest):
         raise IntegrityError(
             IntegrityReason.LISTED_DIGEST, "the manifest lists another Data Digest"
         )
-    data = memoryview(payload).toreadonly()[HEADER_BYTES:]
-    if hashlib.sha256(data).digest() != header.digest:
+    return header
+
+
+def _check_digest(header: PayloadHeader, digest: bytes) -> None:
+    if digest != header.digest:
         raise IntegrityError(IntegrityReason.DATA_DIGEST, "Data does not match its Data Digest")
-    return data
 
 
 class BlockSeries:
@@ -201,13 +211,17 @@ class BlockSeries:
     Args:
         first: Place of block 0.
         data_bytes: Octets of Data of each, or None when the codec does not fix them.
+
+    Attributes:
+        payload_length: Octets of each payload, or None when the codec does not fix them.
     """
 
-    __slots__ = ("_data_bytes", "_first")
+    __slots__ = ("_data_bytes", "_first", "payload_length")
 
     def __init__(self, first: BlockPlace, data_bytes: int | None) -> None:
         self._first = first
         self._data_bytes = data_bytes
+        self.payload_length = None if data_bytes is None else HEADER_BYTES + data_bytes
 
     def expectation(self, block_index: int) -> Expectation:
         """Return what the Object of a block must be, but for a digest that is listed."""
@@ -219,19 +233,26 @@ class BlockSeries:
         )
         return Expectation(place=place, data_bytes=self._data_bytes)
 
-    def verify(self, payload: bytes, block_index: int) -> memoryview:
-        """Verify the payload of one block completely, as `verify_payload` does.
+    def check(self, head: bytes, length: int, digest: bytes, block_index: int) -> None:
+        """Check all of the payload of one block, as `verify_payload` does.
+
+        Args:
+            head: Its first 68 octets, or all of them if it is shorter.
+            length: Its octets.
+            digest: SHA-256 of what follows the header.
+            block_index: Index of the block in its segment.
 
         Raises:
             IntegrityError: As `verify_payload`.
         """
-        if self._data_bytes is not None and payload[:_DIGEST_AT] == self._fields(block_index):
-            data = memoryview(payload)[HEADER_BYTES:]
-            is_whole = len(data) == self._data_bytes
-            if is_whole and hashlib.sha256(data).digest() == payload[_DIGEST_AT:HEADER_BYTES]:
-                return data
+        if (
+            length == self.payload_length
+            and head[_DIGEST_AT:] == digest
+            and head[:_DIGEST_AT] == self._fields(block_index)
+        ):
+            return
         # Something is wrong, or Flags or Reserved are not zero: the long way tells.
-        return verify_payload(payload, self.expectation(block_index))
+        _check_digest(_check_header(head, length, self.expectation(block_index)), digest)
 
     def _fields(self, block_index: int) -> bytes:
         """Return the header before the digest, as we write it."""

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import pytest
 
+from kvcs.client.arrival import PartialBudget
 from kvcs.client.intake import IntakeContext
 from kvcs.client.memory import HostMemory, Placement
 from kvcs.client.verdict import Counters
-from kvcs.client.verifier import Verifier
 from kvcs.kv.codecs import RAW
 from kvcs.kv.descriptor import Descriptor, Dtype
 from kvcs.kv.identity import KVSP_PROVISIONAL, ScopeKey, block_keys_sha256
@@ -96,28 +96,23 @@ def sample():
 class Desk:
     """Collects what an intake reports."""
 
-    def __init__(self, layout, *, blocks=6, threshold_bytes=None):
+    def __init__(self, layout, *, blocks=6):
         self.verified = []
         self.discarded = []
-        self.settled = 0
         self.counters = Counters()
         self.buffers = {}
         self.context = IntakeContext(
             layout=layout,
             placement=Placement(self, layout, layers=range(LAYERS), blocks=blocks),
             counters=self.counters,
-            verifier=Verifier(threshold_bytes=threshold_bytes, max_pending_bytes=1 << 20),
+            partial=PartialBudget(1 << 20),
             on_verified=lambda layer, whole: self.verified.append((layer, whole)),
-            on_settled=self._count,
             on_discard=self.discarded.append,
         )
 
     def buffer(self, component, layer_index, size_bytes):
         memory = HostMemory().buffer(component, layer_index, size_bytes)
         return self.buffers.setdefault((component, layer_index), memory)
-
-    def _count(self):
-        self.settled += 1
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from kvcs.client.arrival import PartialBudget
 from kvcs.client.intake import TrackIntake
 from kvcs.client.selection import WantedSegment
 from kvcs.errors import IntegrityError
@@ -45,7 +46,6 @@ def test_intake_puts_verified_data_in_its_place(sample, desk, intake):
     assert desk.verified == [(1, False)]
     assert desk.counters.verified == 1
     assert desk.counters.verified_bytes == size
-    assert desk.settled == 0
 
 
 def test_intake_reports_the_block_that_completes_a_layer(sample, desk, intake):
@@ -81,7 +81,7 @@ def test_intake_splits_jointly_encoded_data(sample, desk):
 
 @pytest.mark.parametrize("place", [(0, 4), (3, 0), (2**40, 0), (0, 2**40)])
 def test_intake_rejects_an_object_outside_the_segment(sample, desk, intake, place):
-    obj = replace(sample.obj(K, 0, 0), group_id=place[0], object_id=place[1])
+    obj = sample.obj(K, 0, 0)._replace(group_id=place[0], object_id=place[1])
 
     intake.receive(obj)
 
@@ -91,7 +91,7 @@ def test_intake_rejects_an_object_outside_the_segment(sample, desk, intake, plac
 
 def test_intake_ignores_status_objects(sample, desk, intake):
     for status in (ObjectStatus.END_OF_GROUP, ObjectStatus.END_OF_TRACK):
-        obj = replace(sample.obj(K, 0, 0), object_id=4, status=status, payload=b"")
+        obj = sample.obj(K, 0, 0)._replace(object_id=4, status=status, payload=b"")
         intake.receive(obj)
 
     assert desk.counters.rejected == {}
@@ -119,7 +119,7 @@ def test_intake_rejects_a_value_object_in_the_key_track(sample, desk, intake):
 
 def test_intake_takes_a_block_again_after_it_was_rejected(sample, desk, intake):
     damaged = sample.obj(K, 0, 0)
-    damaged = replace(damaged, payload=damaged.payload[:-1] + b"!")
+    damaged = damaged._replace(payload=damaged.payload[:-1] + b"!")
 
     intake.receive(damaged)
     intake.receive(sample.obj(K, 0, 0))
@@ -189,46 +189,99 @@ def test_intake_of_a_complete_segment_without_digests_needs_no_confirmation(samp
     assert intake.is_unlisted
 
 
-class SlowVerifier:
-    """Checks whose results come when the test says."""
+def feed(intake, obj, *sizes):
+    """Give an Object to an intake in parts of these sizes and one with the rest."""
+    octets = memoryview(obj.payload)
+    arrival = intake.begin(obj._replace(payload=b""), len(octets), octets[: sizes[0]])
+    octets = octets[sizes[0] :]
+    for size in (*sizes[1:], len(octets) - sum(sizes[1:])):
+        if arrival is not None:
+            arrival.take(octets[:size])
+        octets = octets[size:]
+    return arrival
 
-    def __init__(self):
-        self.done = []
 
-    def is_immediate(self, _):
-        return False
+@pytest.mark.parametrize("sizes", [(0,), (1,), (67,), (68,), (69,), (10, 58, 3), (40, 30, 1, 1)])
+def test_intake_takes_an_object_that_arrives_in_parts(sample, desk, intake, sizes):
+    feed(intake, sample.obj(K, 1, 2), *sizes)
 
-    def run(self, check, done, _):
-        self.done.append((done, check()))
+    size = sample.layout.data_bytes(K, 1)
+    assert desk.buffers[K, 1][2 * size : 3 * size] == sample.data(K, 1, 2)
+    assert desk.counters.verified == 1
+    assert desk.counters.payload_bytes == 68 + size
+    assert desk.context.partial.used_bytes == 0
 
 
-def test_closed_memory_is_not_written_any_more(sample, desk):
-    slow = SlowVerifier()
-    context = replace(desk.context, verifier=slow)
+def test_intake_splits_jointly_encoded_data_that_arrives_in_parts(sample, desk):
+    name = DataTrackName(KV, "raw", 0)
+    segment = replace(sample.manifest.segments[0], tracks=("kv.raw.s0",))
+    manifest = sample.manifest.with_segment(segment)
+    intake = TrackIntake(desk.context, wanted((name,)), name, layers=(0,), manifest=manifest)
+    k, v = sample.data(K, 0, 0), sample.data(V, 0, 0)
+
+    feed(intake, sample.obj(KV, 0, 0, data=k + v), 70, len(k) - 1)
+
+    assert desk.buffers[K, 0][: len(k)] == k
+    assert desk.buffers[V, 0][: len(v)] == v
+
+
+def test_nothing_is_written_before_the_last_octet_is_verified(sample, desk, intake):
+    obj = sample.obj(K, 0, 0)
+    arrival = intake.begin(obj, len(obj.payload), memoryview(obj.payload)[:-1])
+
+    assert not any(desk.buffers[K, 0])
+    arrival.take(memoryview(b"!"))
+
+    assert not any(desk.buffers[K, 0])
+    assert desk.counters.rejected == {"data_digest": 1}
+
+
+@pytest.mark.parametrize("change", [-1, 1, 1000])
+def test_of_an_object_with_a_wrong_length_only_the_header_is_kept(sample, desk, intake, change):
+    whole = sample.obj(K, 0, 0).payload
+    payload = (whole + bytes(1000))[: len(whole) + change]
+
+    feed(intake, sample.obj(K, 0, 0)._replace(payload=payload), 3)
+
+    assert desk.context.partial.used_bytes == 0
+    assert desk.counters.rejected == {"payload_length": 1}
+
+
+def test_object_that_ends_early_gives_its_budget_back(sample, desk, intake):
+    obj = sample.obj(K, 0, 0)
+    arrival = intake.begin(obj, len(obj.payload), memoryview(obj.payload)[:-1])
+    used = desk.context.partial.used_bytes
+
+    arrival.drop()
+    arrival.drop()
+
+    assert (used, desk.context.partial.used_bytes) == (len(obj.payload), 0)
+
+
+def test_unfinished_objects_beyond_the_budget_are_not_taken(sample, desk, intake):
+    obj = sample.obj(K, 0, 0)
+    context = replace(desk.context, partial=PartialBudget(2 * len(obj.payload) - 1))
     intake = TrackIntake(context, wanted(), K_TRACK, layers=range(LAYERS), manifest=sample.manifest)
+    begun = [feed_begin(intake, sample.obj(K, 0, block)) for block in (0, 1)]
 
-    intake.receive(sample.obj(K, 0, 0))
-    context.placement.close()
-    for done, outcome in slow.done:
-        done(outcome)
+    assert [arrival is None for arrival in begun] == [False, True]
+    assert desk.counters.rejected == {"budget": 1}
+    begun[0].take(memoryview(obj.payload)[1:])
+    assert feed_begin(intake, sample.obj(K, 0, 1)) is not None
+
+
+def feed_begin(intake, obj):
+    """Give the first octet of an Object to an intake."""
+    return intake.begin(obj, len(obj.payload), memoryview(obj.payload)[:1])
+
+
+def test_closed_memory_is_not_written_any_more(sample, desk, intake):
+    obj = sample.obj(K, 0, 0)
+    arrival = feed_begin(intake, obj)
+    desk.context.placement.close()
+
+    arrival.take(memoryview(obj.payload)[1:])
     intake.receive(sample.obj(K, 0, 1))
 
-    assert len(slow.done) == 1
     assert not any(bytes(desk.buffers[K, 0]))
-    assert (desk.counters.verified, intake.pending) == (0, 0)
-
-
-def test_whoever_waits_for_pending_checks_hears_of_the_last_one(sample, desk):
-    slow = SlowVerifier()
-    context = replace(desk.context, verifier=slow)
-    intake = TrackIntake(context, wanted(), K_TRACK, layers=range(LAYERS), manifest=sample.manifest)
-    intake.receive(sample.obj(K, 0, 0))
-    intake.receive(sample.obj(K, 0, 1))
-
-    seen = []
-    for done, outcome in slow.done:
-        done(outcome)
-        seen.append((intake.pending, desk.settled))
-
-    assert seen == [(1, 0), (0, 1)]
-    assert desk.counters.verified == 2
+    assert desk.counters.verified == 0

@@ -131,8 +131,8 @@ def test_coverage_gap_of_an_unfiltered_fetch_does_not_exist():
     ledger = TrackLedger((0, 1), 4)
     coverage = FetchCoverage(ledger, Location(0, 0), filtered=False)
 
-    coverage.receive_object(Location(0, 2))
-    coverage.receive_object(Location(1, 1))
+    coverage.receive_object(0, 2)
+    coverage.receive_object(1, 1)
     coverage.finish(Location(1, 4))
 
     assert places(ledger, BlockState.NON_EXISTENT) == [(0, 0, 2), (0, 3, 4), (1, 0, 1), (1, 2, 4)]
@@ -142,7 +142,7 @@ def test_coverage_gap_of_a_filtered_fetch_says_nothing():
     ledger = TrackLedger((0, 1), 4)
     coverage = FetchCoverage(ledger, Location(0, 0), filtered=True)
 
-    coverage.receive_object(Location(1, 1))
+    coverage.receive_object(1, 1)
     coverage.finish(Location(1, 4))
 
     assert places(ledger, BlockState.NON_EXISTENT) == []
@@ -152,7 +152,7 @@ def test_coverage_marker_speaks_for_its_range_only():
     ledger = TrackLedger((0, 1), 3)
     coverage = FetchCoverage(ledger, Location(0, 0), filtered=True)
 
-    coverage.receive_object(Location(0, 0))
+    coverage.receive_object(0, 0)
     coverage.receive_marker(RangeMarker.UNKNOWN, Location(1, 0))
     coverage.receive_marker(RangeMarker.TIMED_OUT, Location(1, 2))
 

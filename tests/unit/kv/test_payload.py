@@ -240,6 +240,18 @@ def test_the_reasons_are_a_closed_set():
     ]
 
 
+def series_outcome(payload, block_index):
+    """Return Data, or the reason for which a series refuses them."""
+    body = payload[HEADER_BYTES:]
+    digest = hashlib.sha256(body).digest()
+
+    def check():
+        SERIES.check(payload[:HEADER_BYTES], len(payload), digest, block_index)
+        return body
+
+    return outcome(check)
+
+
 def outcome(verify):
     try:
         return bytes(verify())
@@ -253,7 +265,7 @@ def test_a_series_judges_a_changed_octet_as_the_single_check_does(offset):
     payload[offset] ^= 0x01
     expected = replace(EXPECTATION, digest=None)
 
-    judged = outcome(lambda: SERIES.verify(bytes(payload), 1))
+    judged = series_outcome(bytes(payload), 1)
 
     assert judged == outcome(lambda: verify_payload(bytes(payload), expected))
     assert (judged == DATA) == (offset in (6, 7, 30, 31))
@@ -263,7 +275,7 @@ def test_a_series_judges_a_changed_octet_as_the_single_check_does(offset):
     "payload", [b"", HEADER[:67], HEADER, HEADER + DATA[:-1], HEADER + DATA * 2]
 )
 def test_a_series_judges_another_length_as_the_single_check_does(payload):
-    judged = outcome(lambda: SERIES.verify(payload, 1))
+    judged = series_outcome(payload, 1)
 
     assert judged == outcome(lambda: verify_payload(payload, replace(EXPECTATION, digest=None)))
     assert judged in set(IntegrityReason)
@@ -273,12 +285,15 @@ def test_a_series_takes_each_block_in_its_own_place_alone():
     payload, _ = encode_payload(replace(PLACE, block_index=3, token_start=12), DATA)
 
     assert SERIES.expectation(1) == replace(EXPECTATION, digest=None)
-    assert SERIES.verify(payload, 3) == DATA
-    assert outcome(lambda: SERIES.verify(payload, 1)) == IntegrityReason.BLOCK_INDEX
+    assert series_outcome(payload, 3) == DATA
+    assert series_outcome(payload, 1) == IntegrityReason.BLOCK_INDEX
 
 
 def test_a_series_of_no_fixed_size_takes_any():
     series = BlockSeries(replace(PLACE, block_index=0, token_start=0), None)
 
     for data in (b"", DATA[:5]):
-        assert series.verify(encode_payload(PLACE, data)[0], 1) == data
+        payload, digest = encode_payload(PLACE, data)
+        series.check(payload[:HEADER_BYTES], len(payload), digest, 1)
+
+    assert series.payload_length is None

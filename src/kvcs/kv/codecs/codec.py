@@ -23,6 +23,11 @@ class Codec(Protocol):
         ...
 
     @property
+    def is_identity(self) -> bool:
+        """Whether Data are the octets of the tensor, so that nothing is to be decoded."""
+        ...
+
+    @property
     def lossy(self) -> bool:
         """Whether decoding gives other octets than were encoded."""
         ...

@@ -15,6 +15,7 @@ class _Raw:
 
     name = "raw"
     number = 1
+    is_identity = True
     lossy = False
 
     def data_bytes(self, layout: Layout, component: Component, layer_index: int) -> int | None:

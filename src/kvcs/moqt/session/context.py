@@ -31,7 +31,6 @@ class Context:
         side: Which end of the connection this is.
         config: Settings of the session.
         limits: The bounds in `config`.
-        max_whole_bytes: Largest payload that is given in one piece.
         now: Monotonic seconds of the input or command that is being worked on.
         actions: Pending actions.
         events: Pending events.
@@ -50,7 +49,6 @@ class Context:
         "events",
         "goaway_sent",
         "limits",
-        "max_whole_bytes",
         "now",
         "partial_bytes",
         "peer_options",
@@ -61,9 +59,6 @@ class Context:
         self.side = side
         self.config = config
         self.limits = config.limits
-        threshold = config.incremental_bytes
-        largest = config.limits.max_object_bytes
-        self.max_whole_bytes = largest if threshold is None else min(largest, threshold - 1)
         self.now = 0.0
         self.actions: list[Action] = []
         self.events: list[Event] = []

@@ -1,15 +1,14 @@
 """One data stream of the peer: bytes in, Objects out.
 
 This is the hot path: one turn of `DataStream.receive` per piece, one turn of its loop per
-Object. A payload is copied once, whether it came in one piece or in many: pieces are kept
-as views and joined when the Object is complete. A view keeps the whole piece alive, and costs
-more than a few octets do, so a part that is small, or small beside its piece, is copied
-instead. Both bound memory to about twice what is accounted.
+Object. A payload is copied once, whether it came in one piece or in many: its parts are kept
+and joined when the Object is complete. For a request whose payloads are taken while they arrive
+nothing is copied or kept: each part goes on as a view.
 
 Source: MOQT draft 22, Sections 11.3 and 11.4.
 """
 
-from typing import Final, Protocol
+from typing import Protocol
 
 from kvcs.errors import StreamError, StreamResetCode
 from kvcs.moqt.codepoints import GroupOrder, ObjectStatus
@@ -17,11 +16,11 @@ from kvcs.moqt.session.actions import StreamId
 from kvcs.moqt.session.context import Context
 from kvcs.moqt.session.events import (
     ObjectBegun,
-    ObjectEnded,
     ObjectPayload,
     ObjectReceived,
     RangeEnded,
 )
+from kvcs.moqt.session.payload_parts import PayloadParts
 from kvcs.moqt.session.state import Request
 from kvcs.moqt.wire.buffer import Reader
 from kvcs.moqt.wire.fetch_stream import EndOfRange, FetchDecoder, FetchObjectHeader
@@ -31,9 +30,6 @@ from kvcs.moqt.wire.subgroup import ObjectHeader, SubgroupHeader, decode_object_
 from kvcs.varint import NeedMore
 
 __all__ = ("DataStream", "FetchRecords", "Records", "SubgroupRecords")
-
-# Parts below this size are put together; a view of its own costs a few hundred octets.
-_SMALL_BYTES: Final = 2048
 
 
 class Records(Protocol):
@@ -89,13 +85,13 @@ class SubgroupRecords:
         """Return the Object; see `Records`."""
         header = self._last or _NOTHING
         return Object(
-            group_id=self._group_id,
-            object_id=header.object_id,
-            subgroup_id=self._subgroup_id,
-            publisher_priority=self._priority,
-            status=header.status,
-            properties=header.properties,
-            payload=payload,
+            self._group_id,
+            header.object_id,
+            self._subgroup_id,
+            self._priority,
+            header.status,
+            header.properties,
+            payload,
         )
 
 
@@ -122,13 +118,9 @@ class FetchRecords:
         """Return the Object; see `Records`."""
         header = self._last
         assert header is not None
+        group_id, object_id, subgroup_id, priority, properties, _ = header
         return Object(
-            group_id=header.group_id,
-            object_id=header.object_id,
-            subgroup_id=header.subgroup_id,
-            publisher_priority=header.publisher_priority,
-            properties=header.properties,
-            payload=payload,
+            group_id, object_id, subgroup_id, priority, ObjectStatus.NORMAL, properties, payload
         )
 
 
@@ -146,8 +138,7 @@ class DataStream:
     __slots__ = (
         "_context",
         "_head",
-        "_held_bytes",
-        "_in_pieces",
+        "_is_taken",
         "_max_whole",
         "_missing",
         "_parts",
@@ -165,15 +156,16 @@ class DataStream:
         self._context = context
         self._stream_id = stream_id
         self._records = records
-        self._max_whole = context.max_whole_bytes
+        largest, taken_from = context.limits.max_object_bytes, request.taken_from
+        self._max_whole = largest if taken_from is None else min(largest, taken_from - 1)
         self._head = b""  # an unfinished record, without any of its payload
         self._missing = 0  # octets of the begun payload that have not come
-        self._in_pieces = False  # the begun payload is handed on as it comes
-        self._parts: list[bytearray | memoryview] = []
-        self._held_bytes = 0
+        self._is_taken = False  # the begun payload is handed on while it comes
+        self._parts = PayloadParts()
 
     def __repr__(self) -> str:
-        return f"DataStream({self._stream_id}, {self._held_bytes} held, {self._missing} missing)"
+        held = self._parts.size
+        return f"DataStream({self._stream_id}, {held} held, {self._missing} missing)"
 
     @property
     def is_unfinished(self) -> bool:
@@ -210,13 +202,11 @@ class DataStream:
             elif record <= max_whole and record <= size - reader.offset:
                 self._emit_object(reader.take(record))
             else:
-                self._begin(record)
-                reader.offset = self._continue(data, reader.offset)
+                reader.offset = self._begin(record, data, reader.offset)
 
     def close(self) -> None:
         """Forget what is held of an unfinished Object."""
-        self._context.partial_bytes -= self._held_bytes
-        self._held_bytes = 0
+        self._context.partial_bytes -= self._parts.size
         self._parts.clear()
 
     def _emit_object(self, payload: bytes) -> None:
@@ -232,50 +222,50 @@ class DataStream:
             RangeEnded(self.request.request_id, self._stream_id, record.marker, record.location)
         )
 
-    def _begin(self, length: int) -> None:
+    def _begin(self, length: int, data: bytes | memoryview, offset: int) -> int:
+        """Begin an Object that is not whole or not wanted so; return where its part here ends."""
         if length > self._context.limits.max_object_bytes:
             raise StreamError(StreamResetCode.EXCESSIVE_LOAD, self._stream_id)
         self._missing = length
-        self._in_pieces = length > self._max_whole
-        if self._in_pieces:
-            records = self._records
-            request_id = self.request.request_id
-            obj = records.build(b"")
-            self._context.emit(
-                ObjectBegun(request_id, self._stream_id, obj, length, records.is_fetch)
+        self._is_taken = length > self._max_whole
+        if not self._is_taken:
+            return self._continue(data, offset)
+        end = min(offset + length, len(data))
+        self._missing -= end - offset
+        records = self._records
+        self._context.events.append(
+            ObjectBegun(
+                self.request.request_id,
+                self._stream_id,
+                records.build(b""),
+                length,
+                memoryview(data)[offset:end],
+                records.is_fetch,
             )
+        )
+        return end
 
     def _continue(self, data: bytes | memoryview, offset: int) -> int:
+        """Take the next part of the begun payload; return where it ends."""
         end = min(offset + self._missing, len(data))
         part = memoryview(data)[offset:end]
         self._missing -= len(part)
-        if not self._in_pieces:
-            self._keep(part, len(data))
+        if not self._is_taken:
+            self._keep(part)
         elif part:
-            self._context.emit(ObjectPayload(self.request.request_id, self._stream_id, part))
-        if not self._missing:
-            self._complete()
+            self._context.events.append(
+                ObjectPayload(self.request.request_id, self._stream_id, part)
+            )
         return end
 
-    def _keep(self, part: memoryview, piece_bytes: int) -> None:
-        context = self._context
+    def _keep(self, part: memoryview) -> None:
+        context, parts = self._context, self._parts
         if context.partial_bytes + len(part) > context.limits.max_partial_bytes:
             raise StreamError(StreamResetCode.EXCESSIVE_LOAD, self._stream_id)
-        context.partial_bytes += len(part)
-        self._held_bytes += len(part)
-        is_small = len(part) < _SMALL_BYTES or (self._missing and 2 * len(part) < piece_bytes)
-        last = self._parts[-1] if self._parts else None
-        if not is_small:
-            self._parts.append(part)
-        elif isinstance(last, bytearray):
-            last += part
-        else:
-            self._parts.append(bytearray(part))
-
-    def _complete(self) -> None:
-        if self._in_pieces:
-            self._context.emit(ObjectEnded(self.request.request_id, self._stream_id))
+        if self._missing:
+            context.partial_bytes += len(part)
+            parts.add(part)
             return
-        payload = b"".join(self._parts)
+        payload = b"".join((*parts, part))
         self.close()
         self._emit_object(payload)

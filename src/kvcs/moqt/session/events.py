@@ -3,14 +3,15 @@
 Every event about a request names it with `request_id`: the id of the SUBSCRIBE, PUBLISH,
 FETCH, ... itself, also where a REQUEST_UPDATE or a fill is concerned. Parameters carry
 authorization tokens in resolved form (USE_VALUE). A payload is `bytes` that the
-receiver owns; only `ObjectPayload.data` is a view, valid until the next call that
-advances the session.
+receiver owns. Only the parts of a payload that is taken while it arrives are views: they
+stay valid as long as they are kept, and each keeps alive the bytes that came with it.
 
 After RequestRejected, RequestCancelled, SubscriptionDrained, SubscriberFinished or
 SessionClosed nothing more is said about a request, and its id is of no further use.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvcs.errors import KvcsError
 from kvcs.moqt.codepoints import RangeMarker
@@ -33,7 +34,6 @@ __all__ = (
     "NamespaceDoneReceived",
     "NamespaceReceived",
     "ObjectBegun",
-    "ObjectEnded",
     "ObjectPayload",
     "ObjectReceived",
     "PublishDoneReceived",
@@ -375,9 +375,8 @@ class FetchOpened:
     trigger_id: RequestId
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectReceived:
-    """A whole Object.
+class ObjectReceived(NamedTuple):
+    """A whole Object; a tuple, as `Object` is.
 
     Attributes:
         request_id: The subscription or FETCH.
@@ -392,15 +391,15 @@ class ObjectReceived:
     is_fetch: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectBegun:
-    """A large Object began; its payload follows in pieces.
+class ObjectBegun(NamedTuple):
+    """An Object began whose payload is taken while it arrives.
 
     Attributes:
         request_id: The subscription or FETCH.
         stream_id: The stream on which it comes.
         obj: The Object, with an empty payload.
-        payload_length: Octets that follow, in `ObjectPayload` events.
+        payload_length: Octets of the payload, at least one.
+        data: The first of them; none or all may be here already.
         is_fetch: It comes on a fetch stream.
     """
 
@@ -408,24 +407,16 @@ class ObjectBegun:
     stream_id: StreamId
     obj: Object
     payload_length: int
+    data: memoryview
     is_fetch: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectPayload:
-    """The next octets of a large Object; the view is valid until the next advancing call."""
+class ObjectPayload(NamedTuple):
+    """The next octets of the Object that has begun on a stream; it ends with the last of them."""
 
     request_id: RequestId
     stream_id: StreamId
     data: memoryview
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectEnded:
-    """All octets of a large Object were given."""
-
-    request_id: RequestId
-    stream_id: StreamId
 
 
 @dataclass(frozen=True, slots=True)
@@ -523,7 +514,6 @@ type Event = (
     | ObjectReceived
     | ObjectBegun
     | ObjectPayload
-    | ObjectEnded
     | RangeEnded
     | StreamFinished
     | StreamAborted

@@ -84,10 +84,7 @@ class SessionConfig:
     Attributes:
         options: What our SETUP says.
         limits: Bounds on what the peer can make the session hold.
-        incremental_bytes: Payloads of at least this many octets are given in pieces
-            (`ObjectBegun`, `ObjectPayload`, `ObjectEnded`); None gives every Object whole.
     """
 
     options: SetupOptions = field(default_factory=SetupOptions)
     limits: SessionLimits = field(default_factory=SessionLimits)
-    incremental_bytes: int | None = None

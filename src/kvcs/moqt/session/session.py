@@ -305,6 +305,21 @@ class Session:
         if self._command(now):
             self._requests.cancel(request_id, code, is_requester=True)
 
+    def take_payloads(self, request_id: RequestId, least_bytes: int = 1) -> None:
+        """Take payloads of a subscription or FETCH while they arrive, not when they are whole.
+
+        Holds for data streams that open from now on. An Object then comes as `ObjectBegun` and
+        `ObjectPayload` events; when its stream is reset or refused first, that ends it. The
+        octets are handed on unchecked, and what is held of them counts against no limit here.
+
+        Args:
+            request_id: The request; one that is over is ignored.
+            least_bytes: Smaller payloads come whole (`ObjectReceived`), empty ones always.
+        """
+        request = self._registry.by_id.get(request_id)
+        if request is not None:
+            request.taken_from = max(1, least_bytes)
+
     def stop_stream(self, stream_id: StreamId, code: int, *, now: float) -> None:
         """Refuse the rest of one data stream of the peer; no event follows for it."""
         if self._command(now):

@@ -167,6 +167,7 @@ class Request:
         streams_announced: Count in the PUBLISH_DONE received; None when unknown.
         data_complete: The one data stream of a FETCH has ended.
         namespaces: Namespaces announced on it and not withdrawn.
+        taken_from: Payloads of at least so many octets are taken while they arrive; None for none.
     """
 
     __slots__ = (
@@ -191,6 +192,7 @@ class Request:
         "streams_announced",
         "streams_opened",
         "streams_seen",
+        "taken_from",
         "track",
         "track_alias",
         "updates_received",
@@ -230,6 +232,7 @@ class Request:
         self.incoming: set[StreamId] = set()
         self.streams_opened = 0
         self.streams_seen = 0
+        self.taken_from: int | None = None
         self.streams_announced: int | None = None
         self.data_complete = False
         self.namespaces: set[TrackNamespace] = set()

@@ -122,6 +122,9 @@ class FetchEncoder:
         Raises:
             LocalProtocolError: The Object is out of order, or its status is not NORMAL.
         """
+        if self._continues(obj):
+            self._object_id += 1
+            return b"\x00" + encode_vi64(len(obj.payload))
         if obj.status:
             raise LocalProtocolError(f"{obj.status.name} on a fetch stream")
         flags, group_field, object_field = self._place(obj.group_id, obj.object_id)
@@ -139,6 +142,17 @@ class FetchEncoder:
         self._group_id, self._object_id = obj.group_id, obj.object_id
         self._subgroup_id, self._priority = obj.subgroup_id, obj.publisher_priority
         return header
+
+    def _continues(self, obj: Object) -> bool:
+        """Tell whether all of an Object follows from the one before, as with most."""
+        return (
+            obj.object_id == self._object_id + 1
+            and obj.group_id == self._group_id
+            and obj.publisher_priority == self._priority
+            and obj.subgroup_id == self._subgroup_id == 0
+            and not obj.properties.raw
+            and not obj.status
+        )
 
     def marker(self, marker: RangeMarker, location: Location) -> bytes:
         """Encode the end of a range, `location` inclusive.
@@ -213,6 +227,8 @@ class FetchDecoder:
         """
         data = reader.data
         flags, offset = decode_vi64(data, reader.offset)
+        if not flags and self._priority is not None and self._object_id < MAX_VI64:
+            return self._next_object(reader, offset)
         if flags > 0x7F:
             return self._end_of_range(reader, flags, offset)
         group_id, offset = self._read_group(data, flags, offset)
@@ -228,6 +244,18 @@ class FetchDecoder:
         self._subgroup_id = subgroup_id or 0
         return FetchObjectHeader(
             group_id, object_id, subgroup_id, priority, properties, payload_length
+        )
+
+    def _next_object(self, reader: Reader, offset: int) -> FetchObjectHeader:
+        """Decode what most records are: the next Object of the Group, and of Subgroup 0."""
+        group_id, priority = self._group_id, self._priority
+        assert group_id is not None
+        assert priority is not None
+        payload_length, reader.offset = decode_vi64(reader.data, offset)
+        self._object_id += 1
+        self._subgroup_id = 0
+        return FetchObjectHeader(
+            group_id, self._object_id, 0, priority, EMPTY_PROPERTIES, payload_length
         )
 
     def _read_group(self, data: _Data, flags: int, offset: int) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from kvcs.moqt.codepoints import ObjectStatus
 from kvcs.moqt.wire.buffer import Reader, violation
 from kvcs.moqt.wire.object import (
     Object,
+    check_status,
     decode_object_properties,
     decode_status,
     encode_priority,
@@ -152,9 +153,11 @@ def encode_object_header(
         has_properties: As in the header of the stream.
 
     Raises:
-        LocalProtocolError: Object IDs do not ascend, or there are properties where the
-            header of the stream says that there are none.
+        LocalProtocolError: Object IDs do not ascend, there are properties where the header of
+            the stream says that there are none, or a status other than NORMAL has content.
     """
+    if obj.status:
+        check_status(obj)
     object_id = obj.object_id
     delta = object_id if previous_object_id is None else object_id - previous_object_id - 1
     if delta < 0:

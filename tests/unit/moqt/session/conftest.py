@@ -22,10 +22,8 @@ TRACK = FullTrackName(NAMESPACE, b"seq-1")
 OPTIONS = SetupOptions(max_filter_ranges=8)
 
 
-def config(*, options=OPTIONS, incremental_bytes=None, **limits):
-    return SessionConfig(
-        options=options, limits=SessionLimits(**limits), incremental_bytes=incremental_bytes
-    )
+def config(*, options=OPTIONS, **limits):
+    return SessionConfig(options=options, limits=SessionLimits(**limits))
 
 
 def apply(actions, receiver, now):

@@ -5,7 +5,6 @@ from kvcs.moqt.codepoints import ObjectStatus
 from kvcs.moqt.session.actions import CloseSession, StopSending
 from kvcs.moqt.session.events import (
     ObjectBegun,
-    ObjectEnded,
     ObjectPayload,
     ObjectReceived,
     StreamAborted,
@@ -28,9 +27,11 @@ HEADER = bytes.fromhex("50070105")
 def make_subscriber(to_client):
     """A subscription with Request ID 0 and Track Alias 7, in front of a raw publisher."""
 
-    def make(*, properties=(), **settings):
+    def make(*, properties=(), taken_from=None, **settings):
         peer = to_client(**settings)
-        peer.session.subscribe(TRACK, now=0)
+        request_id = peer.session.subscribe(TRACK, now=0)
+        if taken_from is not None:
+            peer.session.take_payloads(request_id, taken_from)
         peer.say(0, SubscribeOk(track_alias=7, properties=Properties.of(*properties)))
         peer.session.take_actions()
         return peer
@@ -139,34 +140,62 @@ def test_properties_of_objects_are_kept(make_subscriber):
     assert event.obj.properties == Properties.of((0x3800, 1))
 
 
-def test_large_object_is_given_while_it_arrives(make_subscriber):
-    peer = make_subscriber(incremental_bytes=4)
+def begun(events):
+    """Tell what is said of Objects that are taken while they arrive."""
+    return [
+        (event.obj.object_id, event.payload_length, bytes(event.data))
+        if isinstance(event, ObjectBegun)
+        else bytes(event.data)
+        for event in events
+        if isinstance(event, ObjectBegun | ObjectPayload)
+    ]
+
+
+def test_payload_is_taken_while_it_arrives(make_subscriber):
+    peer = make_subscriber(taken_from=4)
     data = HEADER + record(0, b"abc") + record(0, b"defgh") + record(0, b"ijkl")
 
     events = peer.say(7, data[:14]) + peer.say(7, data[14:15]) + peer.say(7, data[15:])
 
     assert events[1] == ObjectReceived(0, 7, obj(0, b"abc"), is_fetch=False)
-    assert events[2] == ObjectBegun(0, 7, obj(1, b""), 5, is_fetch=False)
-    parts = [bytes(event.data) for event in events if isinstance(event, ObjectPayload)]
-    assert parts == [b"def", b"g", b"h", b"ijkl"]
-    assert [type(event) for event in events[5:]] == [
-        ObjectPayload,
-        ObjectEnded,
-        ObjectBegun,
-        ObjectPayload,
-        ObjectEnded,
-    ]
+    assert events[2] == ObjectBegun(0, 7, obj(1, b""), 5, memoryview(b"def"), is_fetch=False)
+    assert begun(events) == [(1, 5, b"def"), b"g", b"h", (2, 4, b"ijkl")]
+    assert peer.session._context.partial_bytes == 0
 
 
-def test_large_object_is_the_same_one_octet_at_a_time(make_subscriber):
-    peer = make_subscriber(incremental_bytes=4)
+def test_payload_taken_one_octet_at_a_time_is_the_same(make_subscriber):
+    peer = make_subscriber(taken_from=1)
     data = HEADER + record(0, b"abcd")
 
     events = [event for octet in data for event in peer.say(7, bytes((octet,)))]
 
-    parts = [bytes(event.data) for event in events if isinstance(event, ObjectPayload)]
-    assert parts == [b"a", b"b", b"c", b"d"]
-    assert isinstance(events[-1], ObjectEnded)
+    assert begun(events) == [(0, 4, b""), b"a", b"b", b"c", b"d"]
+
+
+def test_object_without_payload_comes_whole_where_payloads_are_taken(make_subscriber):
+    peer = make_subscriber(taken_from=1)
+
+    events = peer.say(7, HEADER, bytes.fromhex("00 00 03"))
+
+    assert [type(event) for event in events[1:]] == [ObjectReceived]
+    assert events[1].obj.status is ObjectStatus.END_OF_GROUP
+
+
+def test_payload_that_is_taken_has_the_same_limit(make_subscriber):
+    peer = make_subscriber(taken_from=1, max_object_bytes=4)
+
+    events = peer.say(7, HEADER, record(0, b"abcd"), record(0, b"abcde"))
+
+    assert begun(events) == [(0, 4, b"abcd")]
+    assert isinstance(events[-1], StreamAborted)
+
+
+def test_taking_payloads_of_an_unknown_request_changes_nothing(make_subscriber):
+    peer = make_subscriber()
+
+    peer.session.take_payloads(40)
+
+    assert peer.say(7, HEADER, record(0, b"a"))[1] == ObjectReceived(0, 7, obj(0, b"a"), False)
 
 
 def test_reset_aborts_the_stream_and_frees_what_it_held(make_subscriber):

@@ -4,6 +4,7 @@ from kvcs.errors import LocalProtocolError
 from kvcs.moqt.codepoints import ObjectStatus
 from kvcs.moqt.wire import Object, Properties
 from kvcs.moqt.wire.object import decode_object_properties, encode_priority
+from kvcs.moqt.wire.subgroup import encode_object_header
 from kvcs.names import Location
 from kvcs.varint import NeedMore
 
@@ -18,9 +19,11 @@ def test_object_has_a_location_and_hides_its_payload():
 
 
 @pytest.mark.parametrize("content", [{"payload": b"x"}, {"properties": Properties.of((0x3800, 1))}])
-def test_status_with_content_is_refused(content):
-    with pytest.raises(ValueError, match="END_OF_GROUP carries neither"):
-        Object(**PLACE, **content, status=ObjectStatus.END_OF_GROUP)
+def test_status_with_content_is_not_encoded(content):
+    obj = Object(**PLACE, **content, status=ObjectStatus.END_OF_GROUP)
+
+    with pytest.raises(LocalProtocolError, match="END_OF_GROUP carries neither"):
+        encode_object_header(obj, previous_object_id=None, has_properties=True)
 
 
 @pytest.mark.parametrize("priority", [-1, 256])

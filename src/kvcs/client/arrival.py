@@ -1,0 +1,124 @@
+"""One Object of a data track in the making: hashed while it arrives, kept until it is checked.
+
+Each part is hashed when it comes, while it is still in the processor's caches, and kept as a view:
+nothing is put together. Of an Object that cannot be right, since its length is not that of a
+block, only the header is kept, which tells why.
+"""
+
+import hashlib
+from collections.abc import Buffer, Callable, Sequence
+from typing import NamedTuple
+
+from kvcs.kv.payload import HEADER_BYTES
+from kvcs.moqt.session.payload_parts import PayloadParts
+
+__all__ = ("BlockArrival", "PartialBudget", "WholePayload")
+
+
+class WholePayload(NamedTuple):
+    """All octets of the payload of one Object, and what was computed while they came.
+
+    Attributes:
+        length: Octets of the payload.
+        head: The first 68 of them, or all if there are fewer.
+        digest: SHA-256 of the rest.
+        data: The rest in order, in any number of parts.
+    """
+
+    length: int
+    head: bytes
+    digest: bytes
+    data: Sequence[Buffer]
+
+
+class PartialBudget:
+    """Octets of unfinished Objects that one retrieval may hold.
+
+    Args:
+        max_bytes: The limit.
+
+    Attributes:
+        used_bytes: Octets that are taken.
+    """
+
+    __slots__ = ("_max_bytes", "used_bytes")
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.used_bytes = 0
+
+    def take(self, size_bytes: int) -> bool:
+        """Take octets for a whole Object; return False when there are not so many left."""
+        if self.used_bytes + size_bytes > self._max_bytes:
+            return False
+        self.used_bytes += size_bytes
+        return True
+
+    def give_back(self, size_bytes: int) -> None:
+        """Give octets back."""
+        self.used_bytes -= size_bytes
+
+
+class BlockArrival:
+    """Takes the payload of one Object.
+
+    Args:
+        length: Octets of the payload.
+        reserved_bytes: Octets that were taken of `budget`; 0 keeps nothing but the header.
+        budget: Gets them back at the end.
+        on_whole: Called when the last octet is here.
+    """
+
+    __slots__ = (
+        "_budget",
+        "_head",
+        "_length",
+        "_missing",
+        "_on_whole",
+        "_parts",
+        "_reserved_bytes",
+        "_sha256",
+    )
+
+    def __init__(
+        self,
+        length: int,
+        *,
+        reserved_bytes: int,
+        budget: PartialBudget,
+        on_whole: Callable[[WholePayload], None],
+    ) -> None:
+        self._length = self._missing = length
+        self._head = b""
+        self._parts = PayloadParts()
+        self._reserved_bytes = reserved_bytes
+        self._budget = budget
+        self._on_whole = on_whole
+        self._sha256 = hashlib.sha256()
+
+    def __repr__(self) -> str:
+        return f"<BlockArrival {self._missing} of {self._length} missing>"
+
+    def take(self, data: memoryview) -> bool:
+        """Take the next octets; return True after the last."""
+        self._missing -= len(data)
+        if len(self._head) < HEADER_BYTES:
+            cut = HEADER_BYTES - len(self._head)
+            self._head += data[:cut]
+            data = data[cut:]
+        if data and self._reserved_bytes:
+            self._sha256.update(data)
+            self._parts.add(data)
+        if self._missing:
+            return False
+        self._on_whole(
+            WholePayload(self._length, self._head, self._sha256.digest(), tuple(self._parts))
+        )
+        self.drop()
+        return True
+
+    def drop(self) -> None:
+        """Forget what is held: the Object is whole, or the rest does not come."""
+        self._budget.give_back(self._reserved_bytes)
+        self._reserved_bytes = 0
+        self._parts.clear()
