@@ -22,7 +22,11 @@ from kvcs.kv.sizing import manifest_bytes, manifest_traffic_bytes
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
-WITH_CODE = sorted([*(DOCS / "tutorial").glob("*.md"), *(DOCS / "howto").glob("*.md")])
+WITH_CODE = [
+    page
+    for page in sorted([*(DOCS / "tutorial").glob("*.md"), *(DOCS / "howto").glob("*.md")])
+    if "```python\n" in page.read_text()
+]
 EXAMPLES = ("publish_and_fetch", "join_in_the_middle", "fake_network")
 THEMES = ("Trust", "Relay in production", "KVSP over HTTP")
 
