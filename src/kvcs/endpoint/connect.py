@@ -18,6 +18,7 @@ from kvcs.errors import (
 from kvcs.moqt.codepoints import ALPN
 from kvcs.moqt.session.limits import SessionConfig, SessionLimits, Side
 from kvcs.moqt.session.session import Session
+from kvcs.moqt.wire.kvp import KeyValuePair
 from kvcs.moqt.wire.setup import SetupOptions
 from kvcs.moqt.wire.token import Token
 from kvcs.transport.interface import (
@@ -49,6 +50,8 @@ class ConnectConfig:
         goaway_hosts: Hosts, besides the one that was named, to which a server may send a
             `PersistentConnection` by GOAWAY. The tokens go along; certificates are checked
             there as here.
+        private_options: Setup Options that are not of the draft; servers that do not know
+            them ignore them.
     """
 
     tls: ClientTls = field(default_factory=ClientTls)
@@ -58,6 +61,7 @@ class ConnectConfig:
     max_filter_ranges: int = 16
     implementation: str = IMPLEMENTATION
     goaway_hosts: tuple[str, ...] = ()
+    private_options: tuple[KeyValuePair, ...] = ()
 
 
 @asynccontextmanager
@@ -134,5 +138,6 @@ def _session_config(url: Url, config: ConnectConfig) -> SessionConfig:
         max_filter_ranges=config.max_filter_ranges,
         max_request_updates=config.limits.max_request_updates,
         implementation=config.implementation,
+        unknown=config.private_options,
     )
     return SessionConfig(options=options, limits=config.limits)

@@ -17,6 +17,7 @@ from kvcs.errors import TerminationCode
 from kvcs.moqt.codepoints import ALPN
 from kvcs.moqt.session.limits import SessionConfig, SessionLimits, Side
 from kvcs.moqt.session.session import Session
+from kvcs.moqt.wire.kvp import KeyValuePair
 from kvcs.moqt.wire.setup import SetupOptions
 from kvcs.transport.interface import (
     Address,
@@ -53,6 +54,8 @@ class ServeConfig:
             pile up, or push out what others cached.
         max_filter_ranges: Ranges of range filters that a client may send per request.
         implementation: Name for the clients' logs.
+        private_options: Returns Setup Options that are not of the draft, for the SETUP of a
+            new session; clients that do not know them ignore them.
     """
 
     tls: ServerTls
@@ -64,6 +67,7 @@ class ServeConfig:
     max_receive_rate: int = 2**30
     max_filter_ranges: int = 16
     implementation: str = IMPLEMENTATION
+    private_options: Callable[[], tuple[KeyValuePair, ...]] = tuple
 
 
 class Server:
@@ -163,6 +167,7 @@ class Server:
             max_auth_token_cache_size=config.limits.max_token_cache_bytes,
             max_request_updates=config.limits.max_request_updates,
             implementation=config.implementation,
+            unknown=config.private_options(),
         )
         return SessionConfig(options=options, limits=config.limits)
 

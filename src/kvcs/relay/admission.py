@@ -85,6 +85,10 @@ class Admission:
         code = reserved_code(access.namespace)
         if code is not None:
             return code
+        if peer.is_parent:
+            # The operator named it, its certificate was checked, and it asks for its own
+            # subscribers, each of which it has authorized.
+            return None
         return self._authorize(replace(access, tokens=peer.tokens + access.tokens))
 
     def admit(self, peer: Peer, event: NamespaceRequest | TrackRequest, *, now: float) -> bool:

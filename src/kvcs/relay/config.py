@@ -3,13 +3,14 @@
 from dataclasses import dataclass, field
 from typing import Final
 
+from kvcs.endpoint.reconnect import Backoff
 from kvcs.endpoint.url import parse_url
 from kvcs.errors import ConfigError
 from kvcs.moqt.session.limits import SessionLimits
 from kvcs.moqt.wire.token import Token
 from kvcs.relay.auth import Authorize, deny_all
 from kvcs.relay.disk.config import DiskConfig
-from kvcs.transport.interface import ClientTls, ServerTls, TransportConfig
+from kvcs.transport.interface import ClientTls, ServerTls, TransportConfig, is_loopback
 
 __all__ = ("RelayConfig", "RelayLimits")
 
@@ -19,7 +20,10 @@ _MIB: Final = 2**20
 _MAX_UPSTREAM: Final = 8
 
 # Small rings: what a slow subscriber does not take waits in the cache, once for all.
-_TRANSPORT: Final = TransportConfig(stream_ring_bytes=_MIB, max_data=8 * _MIB)
+# Every request is a stream, and another relay asks and announces for all that are behind it.
+_TRANSPORT: Final = TransportConfig(
+    stream_ring_bytes=_MIB, max_data=8 * _MIB, max_bidi_streams=1024
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +63,13 @@ class RelayLimits:
             it is fetched; streams overtake each other, and a fetch would carry it twice.
         subscription_linger: Time that an upstream subscription outlives its last
             subscriber, so that a consumer that reconnects finds it running.
+        namespace_wait: Wait for the parent's answer to SUBSCRIBE_NAMESPACE before a subscriber
+            here is answered without it; twice the round trip to a parent far away is plenty.
+        max_upstream_namespaces: PUBLISH_NAMESPACEs to the parent; each is an open request
+            there, and half of them must be left for other requests. Publications beyond it
+            are found behind this relay only, until others end.
+        publisher_wait: Time that running subscriptions wait for another publisher, or for the
+            same one to return, when the last one is lost; then they end.
         session: Bounds of each session.
     """
 
@@ -78,6 +89,9 @@ class RelayLimits:
     fill_timeout: float = 30.0
     live_wait: float = 1.0
     subscription_linger: float = 5.0
+    namespace_wait: float = 2.0
+    max_upstream_namespaces: int = 512
+    publisher_wait: float = 10.0
     session: SessionLimits = field(default_factory=SessionLimits)
 
 
@@ -101,6 +115,7 @@ class RelayConfig:
             at a time. Empty for a relay without parents.
         upstream_tls: How the parents are checked.
         upstream_tokens: Authorization tokens for the parents, sent in SETUP.
+        upstream_backoff: Waits between attempts to reach one of them.
 
     Raises:
         ConfigError: `cache_bytes` is too small, or `upstream` names no parents, the same one
@@ -119,6 +134,7 @@ class RelayConfig:
     upstream: tuple[str, ...] = ()
     upstream_tls: ClientTls = field(default_factory=ClientTls)
     upstream_tokens: tuple[Token, ...] = ()
+    upstream_backoff: Backoff = field(default_factory=Backoff)
 
     def __post_init__(self) -> None:
         least = 2 * self.limits.session.max_object_bytes
@@ -133,6 +149,8 @@ class RelayConfig:
             raise ConfigError("upstream", "every parent once", ", ".join(self.upstream))
         for url in self.upstream:
             try:
-                parse_url(url)
+                host = parse_url(url).host
             except ConfigError as error:
                 raise ConfigError("upstream", error.expected, error.got) from error
+            if not (self.upstream_tls.verify or is_loopback(host)):
+                raise ConfigError("upstream_tls.verify", "true, except towards this machine", host)

@@ -33,6 +33,7 @@ from kvcs.moqt.session.events import (
 from kvcs.moqt.track.subscription_delivery import SubscriptionDelivery
 from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay.admission import Admission, NamespaceRequest, TrackRequest
+from kvcs.relay.ancestry import RELAY_ID_BYTES
 from kvcs.relay.auth import Authorize
 from kvcs.relay.cache import Cache
 from kvcs.relay.config import RelayLimits
@@ -45,6 +46,7 @@ from kvcs.relay.peer import Link, Listener, Peer
 from kvcs.relay.refusal import Refusal
 from kvcs.relay.statistics import DiskUsage, Metrics, RelayStatistics, frozen_counts
 from kvcs.relay.tracks import Track
+from kvcs.relay.tree import Tree
 
 __all__ = ("RelayCore",)
 
@@ -83,6 +85,7 @@ class RelayCore:
         admission: Who may do what.
         discovery: What is listed, and for whom.
         drain: The orderly end.
+        tree: Where this relay stands among others.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class RelayCore:
         cache_bytes: int,
         authorize: Authorize,
         limits: RelayLimits,
+        relay_id: bytes = bytes(RELAY_ID_BYTES),
         on_deadline: Callable[[], None] | None = None,
     ) -> None:
         """Create a relay without peers.
@@ -99,11 +103,13 @@ class RelayCore:
             cache_bytes: Octets that the cache may hold.
             authorize: Decides every request.
             limits: Bounds.
+            relay_id: Id of this relay among others, different for every start.
             on_deadline: Called when `next_deadline` became earlier.
         """
         self.limits = limits
         self.metrics = Metrics()
         self.admission = Admission(self, authorize)
+        self.tree = Tree(relay_id, self)
         self.discovery = Discovery(self)
         self.cache = Cache(
             cache_bytes,
@@ -125,11 +131,17 @@ class RelayCore:
 
     # Sessions.
 
-    def connect(self, link: Link) -> Peer:
-        """Take a new session; its events go to `receive`."""
+    def connect(self, link: Link, *, is_parent: bool = False) -> Peer:
+        """Take a new session before its SETUP; its events go to `receive`.
+
+        Args:
+            link: The connection.
+            is_parent: This relay dialled it to have a parent.
+        """
         self.metrics.sessions_opened += 1
         peer_id = PeerId(self.metrics.sessions_opened)
-        peer = Peer(peer_id, link, self.limits)
+        peer = Peer(peer_id, link, self.limits, is_parent=is_parent)
+        self.tree.begin(peer)
         self._peers[peer.id] = peer
         return peer
 
@@ -163,6 +175,7 @@ class RelayCore:
             case SetupComplete():
                 peer.tokens = event.options.authorization_tokens
                 self.drain.ask(peer, now=self._now)
+                self.tree.set_up(peer, event.options, now=self._now)
             case GoawayReceived(request_id=None):
                 peer.going_away = True
             case SessionClosed():
@@ -201,13 +214,36 @@ class RelayCore:
         self.metrics.sessions_closed += 1
         del self._peers[peer.id]
         self.drain.forget(peer)
+        self.tree.end(peer, now=self._now)
         self.discovery.disconnect(peer, now=self._now)
         for request_id in peer.followed():
             listener = peer.listener(request_id)
             if listener is not None:
                 listener(event, self._now)
 
+    # The tree.
+
+    @property
+    def parent(self) -> Peer | None:
+        """The relay above this one, which is asked for what nobody here publishes."""
+        return self.tree.parent
+
+    def parent_gained(self, parent: Peer, *, now: float) -> None:
+        """Ask and tell a new parent what is to be asked and told."""
+        self.discovery.upward.attach(parent, now=now)
+        for track in tuple(self._tracks.values()):
+            track.demand.publisher_appeared(parent, now=now)
+
+    def parent_lost(self, *, now: float) -> None:
+        """Do without a parent."""
+        self.discovery.upward.detach(now=now)
+
     # Time.
+
+    @property
+    def now(self) -> float:
+        """When the event arrived that is being dealt with, in monotonic seconds."""
+        return self._now
 
     def schedule(self, deadline: float, alarm: Callable[[float], None]) -> None:
         """Call `alarm` with the time when `deadline` has passed; it cannot be taken back."""

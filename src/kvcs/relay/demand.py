@@ -163,9 +163,19 @@ class Demand:
         """Note that a peer began to advertise the namespace."""
         for waiting in self._subscribes.values():
             waiting.is_refused = False
+            waiting.denied.discard(peer)
+        asker = self._only_asker()
+        if asker is not None and not peer.may_serve(asker):
+            return
         if self._subscribes or any(self.subscriptions()):
             self.supply.publisher_appeared(peer, forward=self.wants_objects, now=now)
         self.settle(now=now)
+
+    def _only_asker(self) -> Peer | None:
+        """Return who subscribes or wants to, None if they are several or nobody."""
+        askers = {waiting.peer.id: waiting.peer for waiting in self._subscribes.values()}
+        askers |= {peer.id: peer for peer in self._subscribers()}
+        return next(iter(askers.values())) if len(askers) == 1 else None
 
     # Deciding.
 
@@ -173,20 +183,24 @@ class Demand:
         """Answer what can be answered, and ask publishers for what cannot."""
         supply = self.supply
         for route, waiting in tuple(self._subscribes.items()):
-            if supply.is_established and (supply.is_forwarding or not waiting.wants_objects):
+            peer = waiting.peer
+            if supply.is_established(peer) and (
+                supply.is_forwarding(peer) or not waiting.wants_objects
+            ):
                 del self._subscribes[route]
                 self._answer_subscribe(waiting, now)
-        if any(not waiting.is_refused for waiting in self._subscribes.values()):
-            self._find_publisher(now)
+        self._find_publishers(NOT_FOUND, now)
         self._questions.settle(now=now)
 
-    def _find_publisher(self, now: float) -> None:
+    def _find_publisher(self, waiting: Waiting[SubscribeReceived], now: float) -> bool:
         deadlines = (waiting.deadline or now for waiting in self._subscribes.values())
-        rendezvous_ms = max(0, round((max(deadlines) - now) * 1000))
-        if not self.supply.subscribe(
-            forward=self.wants_objects, rendezvous_ms=rendezvous_ms, now=now
-        ):
-            self.supply_refused(NOT_FOUND, now=now)
+        return self.supply.subscribe(
+            waiting.peer,
+            waiting.denied,
+            forward=self.wants_objects,
+            rendezvous_ms=max(0, round((max(deadlines) - now) * 1000)),
+            now=now,
+        )
 
     # Answering.
 
@@ -228,7 +242,7 @@ class Demand:
         if delivery not in self._missed and isinstance(delivery, FetchDelivery):
             self._missed.add(delivery)
             self._host.metrics.cache_misses += 1
-        self.supply.wait_for(delivery, start, through, now=peer.now)
+        self.supply.wait_for(delivery, start, through, asker=peer, now=peer.now)
 
     # News from downstream.
 
@@ -248,8 +262,8 @@ class Demand:
             fills = self._count_fills(route)
             peer.responder.receive(event, now=now)
             self._host.metrics.fetches_served += self._count_fills(route) - fills
-            if self.wants_objects and self.supply.is_established:
-                self.supply.subscribe(forward=True, rendezvous_ms=0, now=now)
+            if self.wants_objects and self.supply.is_established(peer):
+                self.supply.subscribe(peer, forward=True, rendezvous_ms=0, now=now)
             peer.wake()
 
     def _count_fills(self, route: Route) -> int:
@@ -285,9 +299,17 @@ class Demand:
         """Look at everything that waits again."""
         self.settle(now=now)
 
-    def supply_refused(self, refusal: Refusal, *, now: float) -> None:
-        """Note that no upstream subscription can be had."""
+    def supply_refused(self, peer: Peer, refusal: Refusal, *, now: float) -> None:
+        """Note that a publisher refused, and ask others; else refuse in turn."""
+        for waiting in self._subscribes.values():
+            waiting.denied.add(peer)
+        self._find_publishers(refusal, now)
+
+    def _find_publishers(self, refusal: Refusal, now: float) -> None:
+        """Subscribe for those who wait, or refuse them if there is nobody left to ask."""
         for route, waiting in tuple(self._subscribes.items()):
+            if waiting.is_refused or self._find_publisher(waiting, now):
+                continue
             may_appear = waiting.deadline is not None and waiting.deadline > now
             if may_appear and refusal.code == RequestErrorCode.DOES_NOT_EXIST:
                 waiting.is_refused = True
@@ -296,12 +318,41 @@ class Demand:
                 self.refuse(waiting, refusal, now=now)
 
     def supply_ended(self, code: PublishDoneCode, *, now: float) -> None:
-        """Note that nothing more comes: the last upstream subscription is over."""
-        self._end_all(code, "", drain=True, now=now)
+        """End the subscriptions that no upstream subscription serves, after what has arrived."""
+        self._end(code, "", is_over=False, now=now)
+
+    @property
+    def is_subscribed(self) -> bool:
+        """Whether a subscription runs."""
+        return any(self.subscriptions())
+
+    def seek_publisher(self, *, now: float) -> bool:
+        """Subscribe for the running subscriptions; False if there is nobody for one of them."""
+        refusing = self.supply.publishers.refusing(now)
+        forward = self.wants_objects
+        is_served = True
+        for peer in self._subscribers():
+            is_served &= self.supply.subscribe(
+                peer, refusing, forward=forward, rendezvous_ms=0, now=now
+            )
+        return is_served
+
+    def only_subscriber(self) -> Peer | None:
+        """Return whose subscriptions run, None if they are of several or of none."""
+        subscribers = self._subscribers()
+        return subscribers[0] if len(subscribers) == 1 else None
+
+    def _subscribers(self) -> list[Peer]:
+        peers = {
+            peer.id: peer
+            for peer, delivery in self._served.values()
+            if isinstance(delivery, SubscriptionDelivery) and not delivery.finished
+        }
+        return list(peers.values())
 
     def supply_malformed(self, reason: str, *, now: float) -> None:
         """Note that the Track contradicts itself."""
-        self._end_all(PublishDoneCode.MALFORMED_TRACK, reason, drain=False, now=now)
+        self._end(PublishDoneCode.MALFORMED_TRACK, reason, is_over=True, now=now)
 
     def probe_answered(self, probe: Probe, *, now: float) -> None:
         """Note that a publisher said how far the Track goes."""
@@ -311,6 +362,7 @@ class Demand:
     def probe_refused(self, probe: Probe, refusal: Refusal, *, now: float) -> None:
         """Note that a publisher did not say more about the Track."""
         self._questions.probe_refused(probe, refusal, now=now)
+        self._questions.settle(now=now)
 
     def leave(self, *, now: float) -> None:
         """End everything, since the relay is about to close."""
@@ -318,13 +370,15 @@ class Demand:
             del self._subscribes[route]
             self.refuse(waiting, _LEAVING, now=now)
         self._questions.refuse_all(_LEAVING, now=now)
-        self._end_all(PublishDoneCode.GOING_AWAY, "", drain=False, now=now)
+        self._end(PublishDoneCode.GOING_AWAY, "", is_over=True, now=now)
 
-    def _end_all(self, code: PublishDoneCode, reason: str, *, drain: bool, now: float) -> None:
+    def _end(self, code: PublishDoneCode, reason: str, *, is_over: bool, now: float) -> None:
+        """End subscriptions: all at once with their fetches, or those without a publisher."""
         peers = {peer.id: peer for peer, _ in self._served.values()}
         for peer in peers.values():
-            peer.responder.end(self.supply.store, code, reason, drain=drain, now=now)
-            peer.wake()
+            if is_over or not self.supply.is_established(peer):
+                peer.responder.end(self.supply.store, code, reason, drain=not is_over, now=now)
+                peer.wake()
 
     def sweep(self, *, now: float) -> None:
         """Forget requests that are over without a word of the session."""

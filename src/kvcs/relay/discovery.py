@@ -7,7 +7,7 @@ them until they end, and tells every subscriber of a prefix what changes.
 Source: MOQT draft 22, Sections 3.6, 4 and 7.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -37,6 +37,7 @@ from kvcs.relay.namespaces import (
 from kvcs.relay.peer import Peer
 from kvcs.relay.refusal import Refusal
 from kvcs.relay.tracks import Track
+from kvcs.relay.upward import Upward
 
 __all__ = ("Discovery",)
 
@@ -49,8 +50,17 @@ class _Host(Protocol):
         """Bounds."""
         ...
 
+    @property
+    def now(self) -> float:
+        """Monotonic seconds."""
+        ...
+
     def refuse(self, peer: Peer, request_id: RequestId, refusal: Refusal, *, now: float) -> None:
         """Answer a request with REQUEST_ERROR."""
+        ...
+
+    def schedule(self, deadline: float, alarm: Callable[[float], None]) -> None:
+        """Call `alarm` with the time when `deadline` has passed."""
         ...
 
     @property
@@ -72,11 +82,19 @@ class Discovery:
 
     Attributes:
         namespaces: What is listed, and for whom.
+        upward: What is said about it to the parent.
     """
 
     def __init__(self, host: _Host) -> None:
-        self.namespaces = Namespaces(max_matches=host.limits.session.max_namespaces)
+        self.namespaces = Namespaces(
+            max_matches=host.limits.session.max_namespaces, on_local=self._localized
+        )
+        self.upward = Upward(
+            host, self.namespaces, lambda changes, now: self.announce(changes, now=now)
+        )
         self._host = host
+        self._expressed: dict[Route, TrackNamespace] = {}
+        self._unanswered: dict[Route, list[UpdateReceived]] = {}
         self._track_prefixes = PrefixTable()
         self._track_terms: dict[Route, Parameters] = {}
 
@@ -95,7 +113,7 @@ class Discovery:
     def disconnect(self, peer: Peer, *, now: float) -> None:
         """Forget all that a session asked for."""
         for route in self.namespaces.subscribed_by(peer.id):
-            self.namespaces.unsubscribe(route)
+            self._forget_prefix(route, now)
         for route in self._track_prefixes.of_peer(peer.id):
             self._forget_track_prefix(route)
         for route in self.namespaces.advertised_by(peer.id):
@@ -141,30 +159,59 @@ class Discovery:
         self, peer: Peer, event: SubscribeNamespaceReceived, now: float
     ) -> None:
         route = peer.route(event.request_id)
+        unanswered = sum(waiting.peer == peer.id for waiting in self._unanswered)
         if (
-            len(self.namespaces.subscribed_by(peer.id))
+            len(self.namespaces.subscribed_by(peer.id)) + unanswered
             >= self._host.limits.max_prefixes_per_session
         ):
             refusal = Refusal(RequestErrorCode.EXCESSIVE_LOAD, "too many prefixes")
             self._host.refuse(peer, event.request_id, refusal, now=now)
             return
-        try:
-            changes = self.namespaces.subscribe(route, event.prefix)
-        except PrefixRefused as error:
-            refusal = Refusal(error.code, str(error))
-            self._host.refuse(peer, event.request_id, refusal, now=now)
-            return
-        peer.session.accept(event.request_id, now=now)
+        self._unanswered[route] = []
         peer.follow(event.request_id, partial(self._follow_namespace_subscriber, peer, route))
+        answer = partial(self._answer_namespace_subscriber, peer, route, event.prefix)
+        if peer.is_parent:
+            answer(now)
+        else:
+            self._expressed[route] = event.prefix
+            self.upward.express(event.prefix, answer, now=now)
+
+    def _answer_namespace_subscriber(
+        self, peer: Peer, route: Route, prefix: TrackNamespace, now: float
+    ) -> None:
+        updates = self._unanswered.pop(route, None)
+        if updates is None:
+            return
+        try:
+            changes = self.namespaces.subscribe(route, prefix)
+        except PrefixRefused as error:
+            peer.forget(route.request_id)
+            self._forget_prefix(route, now)
+            refusal = Refusal(error.code, str(error))
+            self._host.refuse(peer, route.request_id, refusal, now=now)
+            return
+        peer.session.accept(route.request_id, now=now)
         peer.wake()
         self.announce(changes, now=now)
+        for update in updates:
+            self._follow_namespace_subscriber(peer, route, update, now)
+
+    def _forget_prefix(self, route: Route, now: float) -> None:
+        self._unanswered.pop(route, None)
+        self.namespaces.unsubscribe(route)
+        prefix = self._expressed.pop(route, None)
+        if prefix is not None:
+            self.upward.release(prefix, now=now)
 
     def _follow_namespace_subscriber(
         self, peer: Peer, route: Route, event: Event, now: float
     ) -> None:
         if not isinstance(event, UpdateReceived):
             peer.forget(route.request_id)
-            self.namespaces.unsubscribe(route)
+            self._forget_prefix(route, now)
+            return
+        if route in self._unanswered:
+            self._unanswered[route].append(event)
             return
         prefix = event.parameters.track_namespace_prefix
         changes: list[Change] = []
@@ -181,6 +228,13 @@ class Discovery:
         peer.session.accept_update(route.request_id, now=now)
         peer.wake()
         self.announce(changes, now=now)
+        if prefix is not None and route in self._expressed:
+            before, self._expressed[route] = self._expressed[route], prefix
+            self.upward.express(prefix, lambda _: None, now=now)
+            self.upward.release(before, now=now)
+
+    def _localized(self, namespace: TrackNamespace, listed: bool) -> None:  # noqa: FBT001
+        self.upward.localized(namespace, listed=listed, now=self._host.now)
 
     def announce(self, changes: list[Change], *, now: float) -> None:
         """Send what subscribers of namespaces are to know."""

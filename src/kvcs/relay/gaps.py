@@ -16,20 +16,20 @@ is over when its delivery has passed it: what arrived may be dropped or expire b
 Source: MOQT draft 22, Sections 3.2.3 and 3.4.
 """
 
-from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from kvcs.moqt.codepoints import RangeMarker
-from kvcs.moqt.track.delivery import Delivery
 from kvcs.moqt.track.fetch_delivery import FetchDelivery
 from kvcs.moqt.track.interval import to_location, to_position
 from kvcs.moqt.track.store import Absent, Found, TrackStore, Unknown
+from kvcs.moqt.track.subscription_delivery import SubscriptionDelivery
 from kvcs.names import Location
+from kvcs.relay.peer import Peer
 from kvcs.relay.upstream import UpstreamSubscription
 from kvcs.relay.upstream_fetch import UpstreamFetch
 from kvcs.varint import MAX_VI64
 
-__all__ = ("Gaps",)
+__all__ = ("Gap", "Gaps", "Owner", "Sources")
 
 # Times that a delivery asks for the same Location: what it needs may be dropped before it
 # is sent, where the cache is too small for what is being read.
@@ -39,11 +39,30 @@ _MAX_TRIES: Final = 8
 _MAX_REFILLS: Final = 4
 
 
-class _Gap:
+class Owner(Protocol):
+    """Whoever waits for a gap: a delivery, mostly."""
+
+    @property
+    def finished(self) -> bool:
+        """Nobody waits any more."""
+        ...
+
+    def needs(self, group_id: int) -> bool:
+        """Tell whether Objects of this Group may still have to be sent."""
+        ...
+
+    def give_up(self, start: Location, through: Location, marker: RangeMarker = ...) -> None:
+        """Stop waiting for Locations, inclusive, that nobody can give."""
+        ...
+
+
+class Gap:
     """A run of unknown positions that one delivery stopped at.
 
     Attributes:
         owner: The delivery.
+        asker: Whom it serves; None for nobody in particular.
+        denied: Publishers that do not know what is at `position`.
         start: Everything before was passed by the delivery.
         through: Last position.
         position: First position that was unknown when last looked at.
@@ -57,6 +76,8 @@ class _Gap:
 
     __slots__ = (
         "asked_at",
+        "asker",
+        "denied",
         "is_fetch",
         "is_filled",
         "owner",
@@ -67,8 +88,12 @@ class _Gap:
         "tries",
     )
 
-    def __init__(self, owner: Delivery, start: int, through: int, since: float) -> None:
+    def __init__(
+        self, owner: Owner, start: int, through: int, *, asker: Peer | None, since: float
+    ) -> None:
         self.owner = owner
+        self.asker = asker
+        self.denied: set[Peer] = set()
         self.start = self.position = start
         self.through = through
         self.since = since
@@ -76,6 +101,27 @@ class _Gap:
         self.tries = 0
         self.is_fetch = isinstance(owner, FetchDelivery)
         self.is_filled = False
+
+
+class Sources(Protocol):
+    """Who can be asked for what is missing."""
+
+    def ask_for(self, gap: Gap, through: int, *, now: float) -> bool:
+        """Send a FETCH from the position of a gap to another, inclusive, and add it to `fetches`.
+
+        Returns:
+            False if there is nobody to ask.
+        """
+        ...
+
+    def is_busy(self, asker: Peer | None, *, now: float) -> bool:
+        """Tell whether whoever can be asked for somebody is to be asked later."""
+        ...
+
+    @property
+    def may_ask_later(self) -> bool:
+        """Whether a publisher may come, if there is none."""
+        ...
 
 
 class Gaps:
@@ -89,9 +135,8 @@ class Gaps:
         self,
         store: TrackStore,
         subscriptions: list[UpstreamSubscription],
+        sources: Sources,
         *,
-        ask: Callable[[int, int, float], bool],
-        is_busy: Callable[[float], bool],
         live_wait: float,
         stall_wait: float,
     ) -> None:
@@ -101,9 +146,7 @@ class Gaps:
             store: What is known.
             subscriptions: Upstream subscriptions on which Objects may be under way; the
                 list is the caller's and changes.
-            ask: Sends a FETCH for positions from the first to the second, inclusive, at a
-                time, and adds it to `fetches`; returns False if there is nobody to ask.
-            is_busy: Tells whether whoever can be asked is to be asked later.
+            sources: Who can be asked.
             live_wait: Seconds to wait for a Group that no stream was seen of.
             stall_wait: Seconds to wait for a Group of which a stream is open, and for room
                 for a FETCH.
@@ -111,19 +154,28 @@ class Gaps:
         self.fetches: list[UpstreamFetch] = []
         self._store = store
         self._subscriptions = subscriptions
-        self._ask = ask
-        self._is_busy = is_busy
+        self._sources = sources
         self._live_wait = live_wait
         self._stall_wait = stall_wait
-        self._gaps: dict[_Gap, None] = {}
+        self._gaps: dict[Gap, None] = {}
         self._has_lost = False
 
     def __len__(self) -> int:
         return len(self._gaps)
 
-    def wait(self, owner: Delivery, start: Location, through: Location, *, now: float) -> None:
-        """Have a gap filled, or the delivery told that it cannot be."""
-        gap = _Gap(owner, to_position(start), to_position(through), now)
+    def wait(
+        self, owner: Owner, start: int, through: int, *, asker: Peer | None = None, now: float
+    ) -> None:
+        """Have a gap filled, or the delivery told that it cannot be.
+
+        Args:
+            owner: The delivery.
+            start: First position.
+            through: Last position.
+            asker: Whom it serves; None for nobody in particular.
+            now: Monotonic seconds.
+        """
+        gap = Gap(owner, start, through, asker=asker, since=now)
         for older in [older for older in self._gaps if older.owner is owner]:
             if gap.start <= older.through and older.start <= gap.through:
                 del self._gaps[older]
@@ -157,11 +209,22 @@ class Gaps:
         self._has_lost = False
         self.reconsider(now=now)
 
-    def mark_unknown(self, start: int, through: int, marker: RangeMarker, *, now: float) -> None:
-        """Tell deliveries that are stopped in a range that nothing can be said about it."""
+    def mark_unknown(
+        self, peer: Peer, start: int, through: int, marker: RangeMarker, *, now: float
+    ) -> None:
+        """Note that a publisher can say nothing about a range, and ask another one.
+
+        Deliveries that are stopped in it are told so where there is no other.
+        """
         for gap in tuple(self._gaps):
-            if gap in self._gaps and self._advance(gap, now) and start <= gap.position <= through:
-                self._give_up(gap, through, marker)
+            if gap not in self._gaps or not self._advance(gap, now):
+                continue
+            if start <= gap.position <= through and peer.may_serve(gap.asker):
+                gap.denied.add(peer)
+                if not self._is_under_way(gap) and not self._sources.ask_for(
+                    gap, min(through, gap.through), now=now
+                ):
+                    self._give_up(gap, through, marker)
 
     def take_back(self, fetch: UpstreamFetch, *, now: float) -> None:
         """Count a FETCH that a publisher had no room for as never sent, for a bounded time."""
@@ -175,10 +238,9 @@ class Gaps:
         coming = (deadline for deadline in deadlines if deadline is not None and deadline > now)
         return min(coming, default=None)
 
-    def _settle(self, gap: _Gap, now: float) -> None:
-        if not self._advance(gap, now):
-            return
-        if any(fetch.covers(gap.position) for fetch in self.fetches) or self._has_to_queue(gap):
+    def _settle(self, gap: Gap, now: float) -> None:
+        """Wait for what is under way, or have a gap fetched."""
+        if not self._advance(gap, now) or self._is_under_way(gap) or self._has_to_queue(gap):
             return
         deadline = self._live_deadline(gap)
         if deadline is None:
@@ -188,15 +250,28 @@ class Gaps:
             return
         else:
             through = gap.position | MAX_VI64
-        if self._is_busy(now) and now < gap.since + self._stall_wait:
+        if self._sources.is_busy(gap.asker, now=now) and now < gap.since + self._stall_wait:
             return
-        through = self._until_covered(gap.position, min(through, gap.through))
-        gap.tries = gap.tries + 1 if gap.asked_at == gap.position else 1
-        gap.asked_at = gap.position
-        if gap.tries > _MAX_TRIES or not self._ask(gap.position, through, now):
+        self._fetch(gap, self._until_covered(gap, min(through, gap.through)), now)
+
+    def _fetch(self, gap: Gap, through: int, now: float) -> None:
+        """Ask a publisher, or give up if there is none and none is expected."""
+        if gap.asked_at != gap.position:
+            gap.tries, gap.asked_at = 0, gap.position
+            gap.denied.clear()
+        if gap.tries < _MAX_TRIES and self._sources.ask_for(gap, through, now=now):
+            gap.tries += 1
+        elif gap.tries < _MAX_TRIES and self._sources.may_ask_later:
+            gap.denied.clear()
+        else:
             self._give_up(gap, through, RangeMarker.UNKNOWN)
 
-    def _live_deadline(self, gap: _Gap) -> float | None:
+    def _is_under_way(self, gap: Gap) -> bool:
+        return any(
+            fetch.covers(gap.position) and fetch.peer.may_serve(gap.asker) for fetch in self.fetches
+        )
+
+    def _live_deadline(self, gap: Gap) -> float | None:
         """Return how long to wait for the upstream subscription, None if not at all."""
         group_id = gap.position >> 64
         deadline: float | None = None
@@ -204,20 +279,22 @@ class Gaps:
             live_from = subscription.live_from
             if live_from is None or gap.position < live_from:
                 continue
+            if not subscription.peer.may_serve(gap.asker):
+                continue
             if subscription.is_open(group_id):
                 return gap.since + self._stall_wait
             if not subscription.has_ended(group_id):
                 deadline = gap.since + self._live_wait
         return deadline
 
-    def _give_up(self, gap: _Gap, through: int, marker: RangeMarker) -> None:
+    def _give_up(self, gap: Gap, through: int, marker: RangeMarker) -> None:
         first, last = gap.position, min(through, gap.through)
         gap.start = gap.position = last + 1
         if gap.start > gap.through:
             del self._gaps[gap]
         gap.owner.give_up(to_location(first), to_location(last), marker)
 
-    def _advance(self, gap: _Gap, now: float) -> bool:
+    def _advance(self, gap: Gap, now: float) -> bool:
         """Move a gap to the first position that is still unknown; tell whether there is one."""
         if gap not in self._gaps or self._is_passed(gap):
             self._gaps.pop(gap, None)
@@ -233,7 +310,7 @@ class Gaps:
         gap.is_filled = True
         return False
 
-    def _is_passed(self, gap: _Gap) -> bool:
+    def _is_passed(self, gap: Gap) -> bool:
         """Leave behind what a fetch needs no more; tell whether that is all."""
         if gap.owner.finished:
             return True
@@ -252,22 +329,28 @@ class Gaps:
         gap.position = max(gap.position, gap.start)
         return False
 
-    def _is_taken(self, gap: _Gap) -> bool:
+    def _is_taken(self, gap: Gap) -> bool:
         """Tell whether a subscription took what was filled in, or lost it once more."""
+        if not isinstance(gap.owner, SubscriptionDelivery):
+            return True
         if gap.owner.needs(gap.start >> 64):
             return False
         # Nothing happens if it was taken; if not, the subscriber has fallen behind.
         gap.owner.give_up(to_location(gap.start), to_location(gap.through))
         return True
 
-    def _has_to_queue(self, gap: _Gap) -> bool:
+    def _has_to_queue(self, gap: Gap) -> bool:
         """Tell whether enough other gaps of a subscription come before this one."""
         if gap.is_fetch:
             return False
         before = (g.owner is gap.owner and g.position < gap.position for g in self._gaps)
         return sum(before) >= _MAX_REFILLS
 
-    def _until_covered(self, start: int, through: int) -> int:
+    def _until_covered(self, gap: Gap, through: int) -> int:
         """Cut a range where an upstream FETCH covers it already."""
-        starts = (f.position for f in self.fetches if start < f.position <= through)
+        starts = (
+            fetch.position
+            for fetch in self.fetches
+            if gap.position < fetch.position <= through and fetch.peer.may_serve(gap.asker)
+        )
         return min((position - 1 for position in starts), default=through)

@@ -41,6 +41,11 @@ class Host(Protocol):
         """Return the peers that advertise a namespace and take requests."""
         ...
 
+    @property
+    def parent(self) -> Peer | None:
+        """The relay above this one, which is asked for what nobody here publishes."""
+        ...
+
     def refuse(self, peer: Peer, request_id: RequestId, refusal: Refusal, *, now: float) -> None:
         """Answer a request with REQUEST_ERROR."""
         ...
@@ -57,12 +62,25 @@ class SupplyListener(Protocol):
         """Look at everything that waits again."""
         ...
 
-    def supply_refused(self, refusal: Refusal, *, now: float) -> None:
-        """Note that no upstream subscription can be had."""
+    def supply_refused(self, peer: Peer, refusal: Refusal, *, now: float) -> None:
+        """Note that a publisher refused a subscription."""
         ...
 
     def supply_ended(self, code: PublishDoneCode, *, now: float) -> None:
-        """Note that nothing more comes: the last upstream subscription is over."""
+        """End the subscriptions that no upstream subscription serves, after what has arrived."""
+        ...
+
+    @property
+    def is_subscribed(self) -> bool:
+        """Whether a subscription runs."""
+        ...
+
+    def seek_publisher(self, *, now: float) -> bool:
+        """Subscribe for the running subscriptions; False if there is nobody for one of them."""
+        ...
+
+    def only_subscriber(self) -> Peer | None:
+        """Return whose subscriptions run, None if they are of several or of none."""
         ...
 
     def supply_malformed(self, reason: str, *, now: float) -> None:

@@ -57,7 +57,7 @@ class Moves:
         if self._moves >= MAX_MOVES or subscription not in self._subscriptions:
             return
         known = {s.peer.id for s in self._subscriptions}
-        available = self._publishers.available()
+        available = self._publishers.available(None)
         others = [peer for peer in available if peer.id not in known]
         same = [subscription.peer] if subscription.peer in available else []
         for peer in (others or same)[:1]:

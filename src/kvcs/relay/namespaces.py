@@ -4,16 +4,21 @@ Theory of operation. `Namespaces` owns the advertisements of all publishers
 (PUBLISH_NAMESPACE), the prefixes of all subscribers (SUBSCRIBE_NAMESPACE), and the number
 of complete Tracks that the cache holds below each prefix. A Track Namespace is *listed*
 while a publisher advertises it, and after the last one has gone for as long as the cache
-holds a complete Track below it. Every method that may change the list returns the
-`Change` values to be sent, in order; nothing is sent from here. A prefix is a tuple of
-fields, so that a lookup costs one dictionary access for each field, whatever the number of
-namespaces.
+holds a complete Track below it, or while the parent lists it. Every method that may change
+the list returns the `Change` values to be sent, in order; nothing is sent from here. A prefix
+is a tuple of fields, so that a lookup costs one dictionary access for each field, whatever the
+number of namespaces.
+
+What this relay itself can serve, without the parent, is *local*, and announced to the parent:
+what a publisher below advertises, and what the cache goes on serving when its publisher, or
+the parent that listed it, is gone. It is local until the cache loses it: the parent's list
+holds it again as soon as it was announced, which says nothing of anybody else who has it.
 
 Source: MOQT draft 22, Sections 2.4.2, 3.6 and 4; KVCS, "Discovering Publications".
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple, NewType
 
@@ -154,19 +159,32 @@ class Namespaces:
         "_advertised",
         "_complete",
         "_limit",
+        "_local",
+        "_on_local",
         "_peers",
+        "_remote",
         "_sources",
         "_subscribers",
         "_under",
     )
 
-    def __init__(self, *, max_matches: int = 100_000) -> None:
+    def __init__(
+        self,
+        *,
+        max_matches: int = 100_000,
+        on_local: Callable[[TrackNamespace, bool], None] = lambda _, __: None,
+    ) -> None:
         """Create an empty list.
 
         Args:
             max_matches: Most namespaces below one subscribed prefix; above, the
                 subscription is refused with NAMESPACE_TOO_LARGE.
+            on_local: Called with a namespace that becomes local, and True, or no longer
+                is, and False.
         """
+        self._on_local = on_local
+        self._local: dict[TrackNamespace, None] = {}
+        self._remote: dict[TrackNamespace, None] = {}
         self._limit = max_matches
         self._advertised: dict[Route, TrackNamespace] = {}
         self._sources: dict[_Fields, dict[Route, None]] = {}
@@ -189,6 +207,7 @@ class Namespaces:
         self._advertised[route] = namespace
         self._peers.setdefault(route.peer, {})[route] = None
         self._sources.setdefault(namespace.fields, {})[route] = None
+        self._localize(namespace)
         return changes + self._list(namespace)
 
     def withdraw(self, route: Route) -> list[Change]:
@@ -216,6 +235,26 @@ class Namespaces:
     def advertised_by(self, peer: PeerId) -> list[Route]:
         """Return the advertisements of one session."""
         return list(self._peers.get(peer, ()))
+
+    # Parent
+
+    def list_remote(self, namespace: TrackNamespace) -> list[Change]:
+        """Record that the parent lists a namespace."""
+        self._remote[namespace] = None
+        return self._list(namespace)
+
+    def unlist_remote(self, namespace: TrackNamespace) -> list[Change]:
+        """Record that the parent lists a namespace no more; unknown ones are ignored."""
+        if namespace not in self._remote:
+            return []
+        del self._remote[namespace]
+        if self._complete[namespace.fields]:
+            self._localize(namespace)
+        return self._unlist_if_gone(namespace)
+
+    def local(self) -> list[TrackNamespace]:
+        """Return what this relay can serve without its parent, in the order it appeared."""
+        return list(self._local)
 
     # Cache
 
@@ -275,9 +314,19 @@ class Namespaces:
             self._under.setdefault(namespace.fields[:length], {})[namespace] = None
         return self._changes(namespace, listed=True)
 
+    def _localize(self, namespace: TrackNamespace) -> None:
+        if namespace not in self._local:
+            self._local[namespace] = None
+            self._on_local(namespace, True)
+
     def _unlist_if_gone(self, namespace: TrackNamespace) -> list[Change]:
         fields = namespace.fields
         if fields in self._sources or self._complete[fields]:
+            return []
+        if namespace in self._local:
+            del self._local[namespace]
+            self._on_local(namespace, False)
+        if namespace in self._remote:
             return []
         if namespace not in self._under.get(fields, {}):
             return []

@@ -11,6 +11,7 @@ from kvcs.moqt.track.outbox import Outbox
 from kvcs.moqt.track.responder import TrackResponder
 from kvcs.moqt.wire.token import Token
 from kvcs.relay.auth import Access
+from kvcs.relay.ancestry import Ancestry
 from kvcs.relay.config import RelayLimits
 from kvcs.relay.namespaces import PeerId, Route
 
@@ -55,23 +56,32 @@ class Peer:
         busy_until: Until then it serves no more FETCHes than it does, as it said.
         tokens: Authorization tokens of the peer's SETUP.
         granted: What each of its requests that is followed was decided by.
+        is_parent: This relay dialled it, to ask it for what it lacks.
+        ancestry: Where the peer stands in a tree of relays; None if it is no relay, or does
+            not say.
+        told: The relays that our SETUP named to it.
     """
 
     __slots__ = (
         "__weakref__",
         "_link",
         "_listeners",
+        "ancestry",
         "busy_until",
         "going_away",
         "granted",
         "id",
+        "is_parent",
         "requests",
         "responder",
         "session",
         "tokens",
+        "told",
     )
 
-    def __init__(self, peer_id: PeerId, link: Link, limits: RelayLimits) -> None:
+    def __init__(
+        self, peer_id: PeerId, link: Link, limits: RelayLimits, *, is_parent: bool = False
+    ) -> None:
         self.id = peer_id
         self.session = link.session
         max_fetches = limits.max_fetches_per_session
@@ -81,6 +91,9 @@ class Peer:
         self.busy_until = 0.0
         self.tokens: tuple[Token, ...] = ()
         self.granted: dict[RequestId, Access] = {}
+        self.is_parent = is_parent
+        self.ancestry: Ancestry | None = None
+        self.told: frozenset[bytes] = frozenset()
         self._link = link
         self._listeners: dict[RequestId, Listener] = {}
 
@@ -96,6 +109,14 @@ class Peer:
     def is_available(self) -> bool:
         """Whether new requests may go to this peer."""
         return not self.going_away and not self.session.is_closed
+
+    def may_serve(self, asker: "Peer | None") -> bool:
+        """Tell whether this peer may be asked for what `asker` wants.
+
+        A relay is never asked for its own sake: it would ask back. Other peers may subscribe
+        to what they publish (Section 3.1).
+        """
+        return asker is not self or not (self.is_parent or self.ancestry is not None)
 
     def route(self, request_id: RequestId) -> Route:
         """Return the address of one request of this session."""

@@ -103,7 +103,7 @@ class Questions:
                 question.is_learned = _says_enough(probe, question.location_filter)
 
     def probe_refused(self, probe: Probe, refusal: Refusal, *, now: float) -> None:
-        """Note that a publisher did not say more about the Track."""
+        """Note that a publisher did not say more about the Track; `settle` is due next."""
         store = self._supply.store
         is_short = refusal.code == RequestErrorCode.INVALID_RANGE and store.largest is not None
         # Of a publisher that is only busy nothing is learned: the subscriber asks again.
@@ -112,6 +112,11 @@ class Questions:
             if question.probe is not probe:
                 continue
             question.probe = None
+            question.denied.add(probe.peer)
+            peers = self._supply.publishers.for_fetch(question.peer, now)
+            if any(peer not in question.denied for peer in peers):
+                # Another publisher may know; `settle` is due next.
+                continue
             is_fetch = isinstance(question.event, FetchReceived)
             if is_fetch and not is_busy and (is_short or store.groups()):
                 question.is_learned = True
@@ -158,8 +163,8 @@ class Questions:
         """Tell whether our Largest Object decides where the range of a FETCH ends."""
         store, supply = self._supply.store, self._supply
         if not isinstance(question.event, FetchReceived):
-            return supply.is_established or question.is_learned
-        if question.is_learned or supply.is_forwarding or store.end is not None:
+            return supply.is_established(question.peer) or question.is_learned
+        if question.is_learned or supply.is_forwarding(question.peer) or store.end is not None:
             return True
         asked = _last(question.location_filter)
         return asked is not None and store.largest is not None and asked <= store.largest
@@ -174,16 +179,24 @@ class Questions:
         location_filter = question.location_filter
         is_fetch = isinstance(question.event, FetchReceived)
         if not is_fetch or location_filter.kind in _NEEDS_LARGEST:
-            return self._supply.ask_status(now=now)
+            return self._supply.ask_status(question.peer, question.denied, now=now)
         asked = _last(location_filter)
         through = MAX_POSITION if asked is None else to_position(asked)
         start = self._first_unknown(_first(location_filter), through, now)
         for fetch in self._supply.gaps.fetches:
-            if fetch.end is None and (fetch.covers(start) or fetch.through >= through):
+            if not fetch.peer.may_serve(question.peer) or fetch.end is not None:
+                continue
+            if fetch.covers(start) or fetch.through >= through:
                 return fetch
         first = to_location(start)
         ask = LocationFilter.absolute_start(first.group_id, first.object_id)
-        return self._supply.probe((start, through), None if asked is not None else ask, now=now)
+        return self._supply.probe(
+            (start, through),
+            None if asked is not None else ask,
+            asker=question.peer,
+            denied=question.denied,
+            now=now,
+        )
 
     def _first_unknown(self, start: Location, through: int, now: float) -> int:
         """Return where to begin a FETCH that also finds out where a range ends.
@@ -213,7 +226,7 @@ class Questions:
         self, question: Question, event: FetchReceived, *, is_known: bool, now: float
     ) -> None:
         store, peer = self._supply.store, question.peer
-        has_publisher = bool(self._supply.publishers.available())
+        has_publisher = bool(self._supply.publishers.available(peer))
         if not is_known:
             self._audience.refuse(question, _TIMED_OUT, now=now)
             return

@@ -7,22 +7,26 @@ keeps one timer for everything that the core waits for.
 import asyncio
 import contextlib
 import logging
+import random
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
 
+from kvcs.endpoint.connect import ConnectConfig
 from kvcs.endpoint.connection import Connection
 from kvcs.endpoint.serve import ServeConfig, Server, serve
 from kvcs.errors import TerminationCode
 from kvcs.moqt.session.events import Event
 from kvcs.moqt.session.session import Session
 from kvcs.moqt.track.outbox import Outbox
+from kvcs.relay.ancestry import RELAY_ID_BYTES
 from kvcs.relay.config import RelayConfig
 from kvcs.relay.core import RelayCore
 from kvcs.relay.egress import EgressBudget
 from kvcs.relay.heap import Heap, glibc_trim
 from kvcs.relay.statistics import Metrics, RelayStatistics
+from kvcs.relay.uplink import Uplink
 from kvcs.transport.interface import Address, TransportFactory
 
 __all__ = ("Relay",)
@@ -47,23 +51,40 @@ class Relay:
                 print(relay.statistics())
     """
 
-    def __init__(self, config: RelayConfig, *, transport: TransportFactory | None = None) -> None:
+    def __init__(
+        self,
+        config: RelayConfig,
+        *,
+        transport: TransportFactory | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
         """Prepare a relay; nothing is opened yet.
 
         Args:
             config: Settings.
             transport: What carries the sessions; None for QUIC.
+            rng: Chance of the relay's id and of waits; None for an unpredictable one.
         """
+        rng = rng or random.SystemRandom()
         self._config = config
         self._transport = transport
         self._core = RelayCore(
             cache_bytes=config.cache_bytes,
             authorize=config.authorize,
             limits=config.limits,
+            relay_id=rng.randbytes(RELAY_ID_BYTES),
             on_deadline=self._set_timer,
         )
         self._egress = EgressBudget[Connection](config.limits.max_queued_bytes)
         self._heap = Heap(glibc_trim())
+        self._uplink = Uplink(
+            config.upstream,
+            self._connect_config,
+            lambda connection: self._take(connection, is_parent=True),
+            backoff=config.upstream_backoff,
+            rng=rng,
+            transport=transport,
+        )
         self._stack = AsyncExitStack()
         self._server: Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -78,6 +99,11 @@ class Relay:
         """Where clients connect; the port is the real one when 0 was asked for."""
         assert self._server is not None, "the relay is open"
         return self._server.address
+
+    @property
+    def parent(self) -> str | None:
+        """URL of the parent that is used now; None without one, or while it is not reached."""
+        return self._uplink.url
 
     def statistics(self) -> RelayStatistics:
         """Return a copy of all counters."""
@@ -99,6 +125,7 @@ class Relay:
             max_connections_per_address=config.limits.max_sessions_per_address,
             max_receive_rate=config.limits.max_receive_rate,
             max_filter_ranges=config.max_filter_ranges,
+            private_options=self._core.tree.options,
         )
         self._server = await self._stack.enter_async_context(
             serve(
@@ -112,6 +139,10 @@ class Relay:
         self._core.schedule(self._loop.time() + _LOOK_INTERVAL, self._close_stalled)
         self._core.schedule(self._loop.time() + _TRIM_INTERVAL, self._trim_heap)
         _logger.info("relay listens on %s", self._server.address)
+        if config.upstream:
+            tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
+            uplink = tasks.create_task(self._uplink.keep(), name="uplink")
+            self._stack.callback(uplink.cancel)
         return self
 
     async def __aexit__(
@@ -148,10 +179,24 @@ class Relay:
         if self._core.drain.is_over:
             self._drained.set()
 
+    def _connect_config(self) -> ConnectConfig:
+        config = self._config
+        return ConnectConfig(
+            tls=config.upstream_tls,
+            transport=config.transport,
+            limits=config.limits.session,
+            tokens=config.upstream_tokens,
+            max_filter_ranges=config.max_filter_ranges,
+            private_options=self._core.tree.options(),
+        )
+
     def _accept(self, connection: Connection) -> None:
+        self._take(connection, is_parent=False)
+
+    def _take(self, connection: Connection, *, is_parent: bool) -> None:
         connection.outbox = _RelayOutbox(connection, self._core.metrics, self._egress)
         connection.on_closed(lambda: self._egress.forget(connection))
-        peer = self._core.connect(connection)
+        peer = self._core.connect(connection, is_parent=is_parent)
 
         def receive(event: Event) -> None:
             self._core.receive(peer, event, now=connection.now)

@@ -12,6 +12,7 @@ Source: MOQT draft 22, Sections 3.2.3, 7.1 to 7.6 and 12.1.
 """
 
 import logging
+from collections.abc import Callable, Collection
 from typing import Final
 
 from kvcs.errors import (
@@ -29,20 +30,21 @@ from kvcs.moqt.session.events import (
     SubscribeAccepted,
 )
 from kvcs.moqt.track.delivery import Delivery
-from kvcs.moqt.track.interval import to_location
+from kvcs.moqt.track.interval import MAX_POSITION, to_location, to_position
 from kvcs.moqt.track.store import Found, TrackStore
 from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
 from kvcs.names import FullTrackName, Location
 from kvcs.relay.ends import Ends
-from kvcs.relay.gaps import Gaps
+from kvcs.relay.gaps import Gap, Gaps
 from kvcs.relay.host import Host, SupplyListener
 from kvcs.relay.moves import Moves
 from kvcs.relay.namespaces import PeerId
 from kvcs.relay.peer import Peer
 from kvcs.relay.publishers import Publishers
 from kvcs.relay.refusal import NOT_FOUND, Refusal
+from kvcs.relay.switchover import Backlog, Switchover
 from kvcs.relay.upstream import UpstreamState, UpstreamSubscription
 from kvcs.relay.upstream_fetch import UpstreamFetch
 from kvcs.relay.upstream_status import UpstreamStatus
@@ -54,6 +56,12 @@ _logger = logging.getLogger("kvcs.relay")
 # How often gaps are looked at without news: what had arrived may have been dropped again,
 # and a subscriber that has fallen behind may have taken what was fetched for it.
 _RECHECK: Final = 0.25
+# Ends of an upstream subscription that are ends for everybody; all others concern our own.
+_ENDED: Final = frozenset(
+    {PublishDoneCode.TRACK_ENDED, PublishDoneCode.EXPIRED, PublishDoneCode.MALFORMED_TRACK}
+)
+# Ends after which the same publisher may serve us again.
+_MAY_RETURN: Final = frozenset({PublishDoneCode.GOING_AWAY, PublishDoneCode.TOO_FAR_BEHIND})
 
 
 class Supply:
@@ -65,6 +73,7 @@ class Supply:
         subscriptions: Upstream subscriptions that are not over.
         publishers: Who may be asked for more.
         gaps: What deliveries wait for.
+        switchover: What becomes of running subscriptions when a publisher is lost.
     """
 
     def __init__(self, name: FullTrackName, host: Host, listener: SupplyListener) -> None:
@@ -75,8 +84,7 @@ class Supply:
         self.gaps = Gaps(
             self.store,
             self.subscriptions,
-            ask=self._ask,
-            is_busy=self.publishers.are_busy,
+            self,
             live_wait=host.limits.live_wait,
             stall_wait=host.limits.fill_timeout,
         )
@@ -87,6 +95,7 @@ class Supply:
             ask_status=lambda now: self.ask_status(now=now),
         )
         self._moves = Moves(host, self.publishers, self.subscriptions, self._subscribe_instead)
+        self.switchover = Switchover(self, wait=host.limits.publisher_wait)
         self._host = host
         self._listener = listener
         self._statuses: list[UpstreamStatus] = []
@@ -101,15 +110,16 @@ class Supply:
         """Nothing is being received."""
         return not (self.subscriptions or self.gaps.fetches or self._statuses)
 
-    @property
-    def is_established(self) -> bool:
-        """An upstream subscription is Established."""
-        return any(s.state is UpstreamState.ESTABLISHED for s in self.subscriptions)
+    def is_established(self, asker: Peer | None) -> bool:
+        """Tell whether an upstream subscription that may serve `asker` is Established."""
+        return any(s.state is UpstreamState.ESTABLISHED for s in self._serving(asker))
 
-    @property
-    def is_forwarding(self) -> bool:
-        """Objects come as they are published, so that our Largest Object is current."""
-        return any(s.is_forwarding for s in self.subscriptions)
+    def is_forwarding(self, asker: Peer | None) -> bool:
+        """Tell whether Objects come as they are published, so that our Largest is current."""
+        return any(s.is_forwarding for s in self._serving(asker))
+
+    def _serving(self, asker: Peer | None) -> list[UpstreamSubscription]:
+        return [s for s in self.subscriptions if s.peer.may_serve(asker)]
 
     def is_pushed_by_others(self, peer_id: PeerId) -> bool:
         """Tell whether a publisher other than this peer sent PUBLISH, and goes on."""
@@ -120,26 +130,47 @@ class Supply:
 
     # Subscribing.
 
-    def subscribe(self, *, forward: bool, rendezvous_ms: int, now: float) -> bool:
+    def subscribe(
+        self,
+        asker: Peer | None,
+        denied: Collection[Peer] = (),
+        *,
+        forward: bool,
+        rendezvous_ms: int,
+        now: float,
+    ) -> bool:
         """See to it that there is an upstream subscription, forwarding if need be.
+
+        Args:
+            asker: For whose sake; None for nobody in particular.
+            denied: Publishers that refused it.
+            forward: Objects are wanted now.
+            rendezvous_ms: How long a publisher may wait for another one to appear.
+            now: Monotonic seconds.
 
         Returns:
             False if there is nobody to subscribe to.
         """
-        if self.is_established:
-            for subscription in self.subscriptions:
-                if forward and subscription.state is UpstreamState.ESTABLISHED:
+        serving = self._serving(asker)
+        established = [s for s in serving if s.state is UpstreamState.ESTABLISHED]
+        if established:
+            for subscription in established:
+                if forward:
                     subscription.resume(now=now)
             return True
-        if self.subscriptions:
+        if serving:
             # One is Pending, or about to be over; either way there will be news.
             return True
-        for peer in self.publishers.available():
+        for peer in self.publishers.for_subscribe(asker, denied):
             self._subscribe_to(peer, forward=forward, rendezvous_ms=rendezvous_ms, now=now)
-        return bool(self.subscriptions)
+        return bool(self._serving(asker))
 
     def publisher_appeared(self, peer: Peer, *, forward: bool, now: float) -> None:
         """Subscribe at a new publisher too (Section 7.6)."""
+        self.publishers.return_to(peer)
+        if peer.is_parent and self.subscriptions:
+            # A second subscription would double what crosses the link to the parent.
+            return
         known = {subscription.peer.id for subscription in self.subscriptions}
         if peer.id not in known and not self.publishers.is_distrusted(peer):
             self._subscribe_to(peer, forward=forward, rendezvous_ms=0, now=now)
@@ -152,6 +183,7 @@ class Supply:
         subscription.resume(now=now)
         self._host.metrics.upstream_subscriptions += 1
         self._watch_join_group(subscription, now)
+        self.switchover.established(now=now)
         self._look_again(now)
 
     def unsubscribe(self, *, now: float) -> None:
@@ -182,35 +214,72 @@ class Supply:
     # Asking.
 
     def probe(
-        self, span: tuple[int, int], location_filter: LocationFilter | None, *, now: float
+        self,
+        span: tuple[int, int],
+        location_filter: LocationFilter | None,
+        *,
+        asker: Peer | None,
+        denied: Collection[Peer] = (),
+        now: float,
     ) -> UpstreamFetch | None:
         """Fetch a range of which the end is not known; None if there is nobody to ask.
 
         Args:
             span: First and last position, inclusive.
             location_filter: How to ask where the range is open.
+            asker: For whose sake; None for nobody in particular.
+            denied: Publishers that are not asked.
             now: Monotonic seconds.
         """
-        return self._fetch(span, location_filter, now)
+        peers = [p for p in self.publishers.for_fetch(asker, now) if p not in denied]
+        return self._fetch(peers, span, now, location_filter=location_filter)
 
-    def ask_status(self, *, now: float) -> UpstreamStatus | None:
+    def ask_status(
+        self, asker: Peer | None = None, denied: Collection[Peer] = (), *, now: float
+    ) -> UpstreamStatus | None:
         """Ask how far the Track goes, unless that is under way; None if there is nobody to ask."""
-        if not self._statuses:
-            for peer in self.publishers.available():
-                try:
-                    self._statuses.append(UpstreamStatus(self, peer, now=now))
-                except LocalProtocolError:
-                    continue
-                break
-        return self._statuses[0] if self._statuses else None
+        for status in self._statuses:
+            if status.peer.may_serve(asker) and status.peer not in denied:
+                return status
+        for peer in self.publishers.available(asker):
+            if peer in denied:
+                continue
+            try:
+                status = UpstreamStatus(self, peer, now=now)
+            except LocalProtocolError:
+                continue
+            self._statuses.append(status)
+            return status
+        return None
 
     def _ask(self, start: int, through: int, now: float) -> bool:
-        return self._fetch((start, through), None, now) is not None
+        """Ask for the sake of the Track itself."""
+        return self._fetch(self.publishers.for_fetch(None, now), (start, through), now) is not None
+
+    def is_busy(self, asker: Peer | None, *, now: float) -> bool:
+        """Tell whether whoever can be asked for somebody is to be asked later."""
+        return self.publishers.are_busy(asker, now)
+
+    @property
+    def may_ask_later(self) -> bool:
+        """Whether a publisher may come, if there is none."""
+        return self.switchover.is_waiting
+
+    def ask_for(self, gap: Gap, through: int, *, now: float) -> bool:
+        """Ask for what a delivery waits for, of somebody who has not denied it."""
+        peers = self.publishers.for_fetch(gap.asker, now)
+        peers = [peer for peer in peers if peer not in gap.denied]
+        return self._fetch(peers, (gap.position, through), now) is not None
 
     def _fetch(
-        self, span: tuple[int, int], location_filter: LocationFilter | None, now: float
+        self,
+        peers: list[Peer],
+        span: tuple[int, int],
+        now: float,
+        *,
+        location_filter: LocationFilter | None = None,
     ) -> UpstreamFetch | None:
-        for peer in self.publishers.for_fetch(now):
+        for peer in peers:
             try:
                 fetch = UpstreamFetch.request(
                     self,
@@ -279,9 +348,11 @@ class Supply:
         if start <= through:
             self.store.mark_absent(to_location(start), to_location(through))
 
-    def mark_unknown(self, start: int, through: int, marker: RangeMarker, *, now: float) -> None:
+    def mark_unknown(
+        self, peer: Peer, start: int, through: int, marker: RangeMarker, *, now: float
+    ) -> None:
         """Note that a publisher cannot say what is at these positions."""
-        self.gaps.mark_unknown(start, through, marker, now=now)
+        self.gaps.mark_unknown(peer, start, through, marker, now=now)
 
     def largest_advertised(self, largest: Location | None) -> None:
         """Note a LARGEST_OBJECT of a publisher."""
@@ -321,6 +392,7 @@ class Supply:
         self._learn_properties(properties)
         self._watch_join_group(subscription, now)
         self._moves.established(subscription, now=now)
+        self.switchover.established(now=now)
         self._look_again(now)
 
     def subscription_refused(
@@ -329,10 +401,11 @@ class Supply:
         """Note that a publisher refused a subscription."""
         self.subscriptions.remove(subscription)
         self._moves.ended(subscription)
-        self._refused(Refusal.of(rejection), now)
+        self._refused(subscription, Refusal.of(rejection), now)
 
     def subscription_resumed(self, *, now: float) -> None:
         """Note that a paused subscription forwards again."""
+        self.switchover.established(now=now)
         self._look_again(now)
 
     def subscription_leaving(self, subscription: UpstreamSubscription, *, now: float) -> None:
@@ -353,9 +426,15 @@ class Supply:
             self._finish_track(subscription.peer, self.store.largest, now)
         self._host.cache.check_complete(self.name)
         if not subscription.was_established:
-            self._refused(_gone(subscription.peer), now)
-        elif not self.subscriptions:
-            self._listener.supply_ended(_done_code(code), now=now)
+            self._refused(subscription, _gone(subscription.peer), now)
+        elif code in _ENDED:
+            # Unless another subscription goes on, for those whom it may serve.
+            self._listener.supply_ended(PublishDoneCode(code), now=now)
+        else:
+            may_return = subscription.peer.session.is_closed or code in _MAY_RETURN
+            if not may_return:
+                self.publishers.refuse(subscription.peer, now=now)
+            self.switchover.begin(subscription, may_return=may_return, now=now)
         self._look_again(now)
 
     def fetch_answered(self, fetch: UpstreamFetch, properties: Properties, *, now: float) -> None:
@@ -382,7 +461,8 @@ class Supply:
             fetch.peer.busy_until = now + rejection.retry_after
             self.gaps.take_back(fetch, now=now)
         else:
-            self.gaps.mark_unknown(fetch.position, fetch.through, RangeMarker.UNKNOWN, now=now)
+            marker = RangeMarker.UNKNOWN
+            self.gaps.mark_unknown(fetch.peer, fetch.position, fetch.through, marker, now=now)
         self._look_again(now)
 
     def fetch_ended(self, fetch: UpstreamFetch, *, now: float) -> None:
@@ -399,6 +479,7 @@ class Supply:
             self._ends.close_join_group(subscription, now=now)
         self._host.cache.check_complete(self.name)
         self._look_again(now)
+        self.switchover.fetched(now=now)
         if not self.subscriptions:
             self._ends.seek_track_end(now=now)
 
@@ -448,15 +529,56 @@ class Supply:
             self.store.properties = properties
             self._has_properties = True
 
-    def _refused(self, refusal: Refusal, now: float) -> None:
-        if not self.subscriptions:
-            self._listener.supply_refused(refusal, now=now)
+    def _refused(self, subscription: UpstreamSubscription, refusal: Refusal, now: float) -> None:
+        self.publishers.refuse(subscription.peer, now=now)
+        self._listener.supply_refused(subscription.peer, refusal, now=now)
         self._look_again(now)
 
-    def wait_for(self, owner: Delivery, start: Location, through: Location, *, now: float) -> None:
+    def wait_for(
+        self,
+        owner: Delivery,
+        start: Location,
+        through: Location,
+        *,
+        asker: Peer | None,
+        now: float,
+    ) -> None:
         """Have a gap of a delivery filled, or the delivery told that it cannot be."""
-        self.gaps.wait(owner, start, through, now=now)
+        self.gaps.wait(owner, to_position(start), to_position(through), asker=asker, now=now)
         self._rearm(now)
+
+    # What a switchover needs.
+
+    def is_wanted(self) -> bool:
+        """Tell whether a subscription runs."""
+        return self._listener.is_subscribed
+
+    def seek_publisher(self, *, now: float) -> bool:
+        """Subscribe for the running subscriptions; False if there is nobody for one of them."""
+        return self._listener.seek_publisher(now=now)
+
+    def fetch_rest(self, start: int, *, now: float) -> bool:
+        """Fetch from a position to the end, if that is not under way; False if nobody can."""
+        if any(fetch.covers(start) for fetch in self.gaps.fetches):
+            return True
+        first = to_location(start)
+        ask = LocationFilter.absolute_start(first.group_id, first.object_id)
+        asker = self._listener.only_subscriber()
+        return self.probe((start, MAX_POSITION), ask, asker=asker, now=now) is not None
+
+    def wait_for_backlog(self, backlog: Backlog, start: int, through: int, *, now: float) -> None:
+        """Have a range filled for the running subscriptions."""
+        self.gaps.wait(backlog, start, through, asker=self._listener.only_subscriber(), now=now)
+        self._rearm(now)
+
+    def end_subscriptions(self, code: PublishDoneCode, *, now: float) -> None:
+        """End the running subscriptions after what has arrived."""
+        self._listener.supply_ended(code, now=now)
+        self._look_again(now)
+
+    def schedule(self, deadline: float, alarm: Callable[[float], None]) -> None:
+        """Call `alarm` with the time when `deadline` has passed."""
+        self._host.schedule(deadline, alarm)
 
     def _look_again(self, now: float) -> None:
         self.gaps.reconsider(now=now)
@@ -486,13 +608,3 @@ def _gone(peer: Peer) -> Refusal:
         # For the subscriber it is as if there had been no publisher.
         return NOT_FOUND
     return Refusal(RequestErrorCode.INTERNAL_ERROR, "the publisher gave no answer")
-
-
-def _done_code(code: int) -> PublishDoneCode:
-    """Return what the end of an upstream subscription means downstream.
-
-    The end of the Track is the same for everybody; everything else concerned our own
-    subscription.
-    """
-    ended = {PublishDoneCode.TRACK_ENDED, PublishDoneCode.EXPIRED, PublishDoneCode.MALFORMED_TRACK}
-    return PublishDoneCode(code) if code in ended else PublishDoneCode.INTERNAL_ERROR

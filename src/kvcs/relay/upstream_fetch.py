@@ -53,7 +53,9 @@ class FetchSink(ObjectSink, Protocol):
         """Note that nothing is at these positions, which may be none."""
         ...
 
-    def mark_unknown(self, start: int, through: int, marker: RangeMarker, *, now: float) -> None:
+    def mark_unknown(
+        self, peer: Peer, start: int, through: int, marker: RangeMarker, *, now: float
+    ) -> None:
         """Note that a publisher cannot say what is at these positions."""
         ...
 
@@ -192,7 +194,7 @@ class UpstreamFetch:
         if marker is RangeMarker.NON_EXISTENT:
             self._sink.mark_absent(start, through)
         else:
-            self._sink.mark_unknown(start, through, marker, now=now)
+            self._sink.mark_unknown(self.peer, start, through, marker, now=now)
 
     def _account(self, position: int) -> None:
         """Account for an Object; an unmarked gap before it means that nothing is there."""
@@ -216,5 +218,5 @@ class UpstreamFetch:
         self.peer.forget(self.request_id)
         start, self.position = self.position, self.through + 1
         if marker is not None and start <= self.through:
-            self._sink.mark_unknown(start, self.through, marker, now=now)
+            self._sink.mark_unknown(self.peer, start, self.through, marker, now=now)
         self._sink.fetch_ended(self, now=now)

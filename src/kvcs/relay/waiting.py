@@ -36,6 +36,7 @@ class Waiting[E: (SubscribeReceived, FetchReceived | TrackStatusReceived)]:
         is_refused: A publisher does not know the Track; only a new one may.
         probe: What was sent to a publisher to learn more, for this request or another.
         is_learned: The publisher said as much as it will.
+        denied: Publishers that did not say more.
         updates: REQUEST_UPDATEs that came meanwhile.
     """
 
@@ -45,6 +46,7 @@ class Waiting[E: (SubscribeReceived, FetchReceived | TrackStatusReceived)]:
     is_refused: bool = False
     probe: Probe | None = None
     is_learned: bool = False
+    denied: set[Peer] = field(default_factory=set[Peer])
     updates: list[UpdateReceived] = field(default_factory=list[UpdateReceived])
 
     @property

@@ -204,6 +204,8 @@ def test_lost_publisher_ends_subscriptions_after_what_had_arrived(world):
     world.settle()
 
     assert consumer.objects(request_id) == whole(1)
+    assert consumer.of(request_id, ev.PublishDoneReceived) == []
+    world.pass_time(world.core.limits.publisher_wait)
     done = consumer.one(request_id, ev.PublishDoneReceived)
     assert done.status_code == PublishDoneCode.INTERNAL_ERROR
 

@@ -1,0 +1,350 @@
+"""What a relay says to its parent about namespaces: announcements and interest.
+
+Theory of operation. `Upward` belongs to one relay. While there is a parent, every local
+namespace is advertised there with PUBLISH_NAMESPACE, and the prefixes that subscribers here
+asked for are covered by few SUBSCRIBE_NAMESPACEs, which must not overlap: one that another
+covers is not sent, one that covers others replaces them, and when many differ in their last
+field only, what they have in common is asked for instead. What the parent lists is put into
+the list of this relay. A subscriber is answered when the parent has answered, or after a
+bounded time: the NAMESPACEs of the parent come right behind its REQUEST_OK, and a subscriber
+that saw REQUEST_OK long before would take the silence for an empty list.
+
+Source: MOQT draft 22, Sections 4.1, 4.2 and 9.14 to 9.17.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Protocol
+
+from kvcs.errors import LocalProtocolError, RequestErrorCode
+from kvcs.moqt.session.actions import RequestId
+from kvcs.moqt.session.events import (
+    Event,
+    NamespaceDoneReceived,
+    NamespaceReceived,
+    RequestAccepted,
+    RequestCancelled,
+    RequestRejected,
+)
+from kvcs.names import TrackNamespace
+from kvcs.relay.config import RelayLimits
+from kvcs.relay.namespaces import Change, Namespaces
+from kvcs.relay.peer import Peer
+
+__all__ = ("Upward",)
+
+# Prefixes that differ in their last field only, above which what they share is asked for.
+_MAX_SIBLINGS: Final = 16
+# The first two fields of a namespace are the least that is asked for when prefixes are merged:
+# who may see what is decided by them (KVCS, "Relay Considerations").
+_MIN_MERGED_FIELDS: Final = 2
+# A prefix that replaced others can reach the parent before their cancellation.
+_OVERLAP_RETRY: Final = 0.25
+
+type Then = Callable[[float], None]
+
+
+class _Host(Protocol):
+    """What this part needs of the relay around it."""
+
+    @property
+    def limits(self) -> RelayLimits:
+        """Bounds."""
+        ...
+
+    def schedule(self, deadline: float, alarm: Callable[[float], None]) -> None:
+        """Call `alarm` with the time when `deadline` has passed."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Interest:
+    """One SUBSCRIBE_NAMESPACE to the parent.
+
+    Attributes:
+        request_id: The request.
+        answered: The parent said yes or no, or took too long.
+        listed: Namespaces that it lists.
+        inherited: Those of them that requests listed which this one replaced, and it has not
+            yet.
+        waiting: Called when it is answered.
+    """
+
+    request_id: RequestId
+    answered: bool = False
+    listed: set[TrackNamespace] = field(default_factory=set[TrackNamespace])
+    inherited: set[TrackNamespace] = field(default_factory=set[TrackNamespace])
+    waiting: list[Then] = field(default_factory=list[Then])
+
+
+class Upward:
+    """The namespace requests of a relay to its parent.
+
+    Attributes:
+        parent: The parent, None while there is none.
+    """
+
+    def __init__(
+        self,
+        host: _Host,
+        namespaces: Namespaces,
+        announce: Callable[[list[Change], float], None],
+    ) -> None:
+        """Have no parent yet.
+
+        Args:
+            host: The relay.
+            namespaces: Its list.
+            announce: Sends what subscribers of namespaces are to know.
+        """
+        self.parent: Peer | None = None
+        self._host = host
+        self._namespaces = namespaces
+        self._announce = announce
+        self._wanted: Counter[TrackNamespace] = Counter()
+        self._interests: dict[TrackNamespace, _Interest] = {}
+        self._refused: set[TrackNamespace] = set()
+        self._announced: dict[TrackNamespace, RequestId] = {}
+
+    def __repr__(self) -> str:
+        return (
+            f"<Upward parent={self.parent} announced={len(self._announced)}"
+            f" interests={len(self._interests)}>"
+        )
+
+    # The parent.
+
+    def attach(self, parent: Peer, *, now: float) -> None:
+        """Say everything to a new parent."""
+        self.parent = parent
+        for namespace in self._namespaces.local():
+            self._publish(namespace, now)
+        for prefix in tuple(self._wanted):
+            self._cover(prefix, now)
+
+    def detach(self, *, now: float) -> None:
+        """Note that there is no parent any more; its list is void."""
+        self.parent = None
+        self._announced.clear()
+        self._refused.clear()
+        for prefix in tuple(self._interests):
+            self._drop(prefix, now)
+
+    # Announcements.
+
+    def localized(self, namespace: TrackNamespace, *, listed: bool, now: float) -> None:
+        """Announce what this relay can serve, or take that back."""
+        if listed:
+            self._publish(namespace, now)
+        else:
+            self._withdraw(namespace, now)
+
+    def _publish(self, namespace: TrackNamespace, now: float) -> None:
+        parent = self.parent
+        if parent is None or namespace in self._announced or not parent.is_available:
+            return
+        if len(self._announced) >= self._host.limits.max_upstream_namespaces:
+            return
+        try:
+            request_id = parent.session.publish_namespace(namespace, now=now)
+        except LocalProtocolError:
+            return
+        self._announced[namespace] = request_id
+        parent.follow(request_id, partial(self._receive_announced, parent, namespace))
+        parent.wake()
+
+    def _withdraw(self, namespace: TrackNamespace, now: float) -> None:
+        request_id, parent = self._announced.pop(namespace, None), self.parent
+        if request_id is None or parent is None:
+            return
+        parent.forget(request_id)
+        if parent.session.is_active(request_id):
+            parent.session.cancel(request_id, now=now)
+            parent.wake()
+        self._publish_waiting(now)
+
+    def _publish_waiting(self, now: float) -> None:
+        """Announce what had no room; the earliest first."""
+        for namespace in self._namespaces.local():
+            if len(self._announced) >= self._host.limits.max_upstream_namespaces:
+                return
+            self._publish(namespace, now)
+
+    def _receive_announced(
+        self, parent: Peer, namespace: TrackNamespace, event: Event, now: float
+    ) -> None:
+        match event:
+            case RequestRejected() | RequestCancelled():
+                self._announced.pop(namespace, None)
+                retry_after = getattr(event, "retry_after", None)
+                if retry_after is not None:
+                    self._host.schedule(now + retry_after, partial(self._retry, parent, namespace))
+            case _:
+                pass
+
+    def _retry(self, parent: Peer, namespace: TrackNamespace, now: float) -> None:
+        if parent is self.parent and namespace in self._namespaces.local():
+            self._publish(namespace, now)
+
+    # Interest.
+
+    def express(self, prefix: TrackNamespace, then: Then, *, now: float) -> None:
+        """Ask the parent for a prefix; call `then` when it has answered, or cannot.
+
+        `release` takes back what was expressed, as often.
+        """
+        self._wanted[prefix] += 1
+        self._refused.discard(prefix)
+        interest = self._cover(prefix, now)
+        if interest is None or interest.answered:
+            then(now)
+        else:
+            interest.waiting.append(then)
+
+    def release(self, prefix: TrackNamespace, *, now: float) -> None:
+        """Take back one `express`; the parent is asked no longer a little later."""
+        self._wanted[prefix] -= 1
+        if not self._wanted[prefix]:
+            del self._wanted[prefix]
+            self._host.schedule(now + self._host.limits.subscription_linger, self._prune)
+
+    def _prune(self, now: float) -> None:
+        for covering in tuple(self._interests):
+            if not any(covering.is_prefix_of(prefix) for prefix in self._wanted):
+                self._drop(covering, now)
+        self._refused = {
+            refused
+            for refused in self._refused
+            if any(refused.is_prefix_of(prefix) for prefix in self._wanted)
+        }
+
+    def _find(self, prefix: TrackNamespace) -> _Interest | None:
+        for length in range(len(prefix) + 1):
+            interest = self._interests.get(TrackNamespace(prefix.fields[:length]))
+            if interest is not None:
+                return interest
+        return None
+
+    def _cover(self, prefix: TrackNamespace, now: float) -> _Interest | None:
+        """Return the request that covers a prefix, a new one if need be."""
+        interest = self._find(prefix)
+        if interest is not None or self.parent is None or not self.parent.is_available:
+            return interest
+        shared = TrackNamespace(prefix.fields[:-1])
+        if len(shared) >= _MIN_MERGED_FIELDS and shared not in self._refused:
+            siblings = [p for p in self._interests if p.fields[:-1] == shared.fields]
+            if len(siblings) >= _MAX_SIBLINGS:
+                return self._subscribe(shared, now)
+        return self._subscribe(prefix, now)
+
+    def _subscribe(self, prefix: TrackNamespace, now: float) -> _Interest | None:
+        parent = self.parent
+        if parent is None or not parent.is_available:
+            return None
+        replaced = [
+            self._interests.pop(narrower)
+            for narrower in tuple(self._interests)
+            if prefix.is_prefix_of(narrower)
+        ]
+        for narrower in replaced:
+            self._cancel(narrower, now)
+        try:
+            request_id = parent.session.subscribe_namespace(prefix, now=now)
+        except LocalProtocolError:
+            # The session is over, and so is everything that was asked for on it.
+            return None
+        interest = self._interests[prefix] = _Interest(request_id)
+        for narrower in replaced:
+            # What they listed stays until it is clear that this request does not list it.
+            interest.inherited |= narrower.listed
+            interest.listed |= narrower.listed
+            interest.waiting += narrower.waiting
+        parent.follow(request_id, partial(self._receive, parent, prefix))
+        parent.wake()
+        deadline = now + self._host.limits.namespace_wait
+        self._host.schedule(deadline, partial(self._wait_no_more, interest))
+        return interest
+
+    def _wait_no_more(self, interest: _Interest, now: float) -> None:
+        gone, interest.inherited = interest.inherited, set()
+        interest.listed -= gone
+        self._unlist(gone, now)
+        self._answer(interest, now)
+
+    def _receive(self, parent: Peer, prefix: TrackNamespace, event: Event, now: float) -> None:
+        interest = self._interests.get(prefix)
+        if interest is None or parent is not self.parent:
+            return
+        match event:
+            case RequestAccepted():
+                self._answer(interest, now)
+            case NamespaceReceived():
+                self._list(interest, prefix.joined(event.suffix), now)
+            case NamespaceDoneReceived():
+                namespace = prefix.joined(event.suffix)
+                interest.listed.discard(namespace)
+                self._unlist({namespace}, now)
+            case RequestRejected() | RequestCancelled():
+                self._receive_refusal(prefix, event, now)
+            case _:
+                # The end of the session, above all: `detach` forgets all of them.
+                pass
+
+    def _receive_refusal(
+        self, prefix: TrackNamespace, event: RequestRejected | RequestCancelled, now: float
+    ) -> None:
+        """Ask again later where that helps; else for the rest of what is wanted."""
+        if isinstance(event, RequestRejected) and (
+            event.retry_after is not None or event.code == RequestErrorCode.PREFIX_OVERLAP
+        ):
+            wait = max(event.retry_after or 0.0, _OVERLAP_RETRY)
+            self._host.schedule(now + wait, partial(self._ask_again, prefix))
+        self._refused.add(prefix)
+        self._drop(prefix, now)
+        self._cover_all(now)
+
+    def _ask_again(self, prefix: TrackNamespace, now: float) -> None:
+        self._refused.discard(prefix)
+        self._cover_all(now)
+
+    def _cover_all(self, now: float) -> None:
+        for prefix in tuple(self._wanted):
+            if prefix not in self._refused:
+                self._cover(prefix, now)
+
+    def _answer(self, interest: _Interest, now: float) -> None:
+        """Answer those who wait, once."""
+        interest.answered = True
+        waiting, interest.waiting = interest.waiting, []
+        for then in waiting:
+            then(now)
+
+    def _drop(self, prefix: TrackNamespace, now: float) -> None:
+        """End a request, forget what it listed, and answer those who wait for it."""
+        interest = self._interests.pop(prefix)
+        self._cancel(interest, now)
+        self._unlist(interest.listed, now)
+        self._answer(interest, now)
+
+    def _cancel(self, interest: _Interest, now: float) -> None:
+        request_id, parent = interest.request_id, self.parent
+        if parent is None:
+            return
+        parent.forget(request_id)
+        if parent.session.is_active(request_id):
+            parent.session.cancel(request_id, now=now)
+            parent.wake()
+
+    # The parent's list.
+
+    def _list(self, interest: _Interest, namespace: TrackNamespace, now: float) -> None:
+        interest.listed.add(namespace)
+        interest.inherited.discard(namespace)
+        self._announce(self._namespaces.list_remote(namespace), now)
+
+    def _unlist(self, namespaces: set[TrackNamespace], now: float) -> None:
+        for namespace in sorted(namespaces, key=lambda namespace: namespace.fields):
+            if not any(namespace in interest.listed for interest in self._interests.values()):
+                self._announce(self._namespaces.unlist_remote(namespace), now)

@@ -1,0 +1,89 @@
+"""Relays in a tree on the network in memory, and what is needed around them."""
+
+import asyncio
+import random
+from contextlib import asynccontextmanager
+
+from kvcs.client import Consumer, Publisher, PublisherConfig
+from kvcs.endpoint.connect import connect
+from kvcs.kv import ScopeKey
+from kvcs.relay import Relay, RelayConfig, RelayLimits, allow_all
+from kvcs.transport.interface import ServerTls, TransportConfig
+
+SCOPE_KEY = ScopeKey(bytes(range(32)))
+LAYERS = 6
+A, B, C = 4433, 4434, 4435
+LINK = TransportConfig(idle_timeout=3.0, connect_timeout=1.0)
+
+
+def url(port):
+    return f"moqt://localhost:{port}/"
+
+
+@asynccontextmanager
+async def relay(network, port, *parents, limits=None, **settings):
+    config = RelayConfig(
+        tls=ServerTls(certificate_file="", private_key_file=""),
+        port=port,
+        authorize=allow_all,
+        limits=limits or RelayLimits(),
+        upstream=tuple(url(parent) for parent in parents),
+        **{"transport": LINK, **settings},
+    )
+    async with Relay(config, transport=network, rng=random.Random(port)) as it:
+        yield it
+
+
+async def settled(*relays):
+    """Wait until relays with parents have one."""
+    async with asyncio.timeout(60):
+        while not all(it.parent is not None for it in relays):
+            await asyncio.sleep(0.05)
+    await asyncio.sleep(0.2)
+
+
+@asynccontextmanager
+async def publisher(world, port, **options):
+    async with connect(url(port), transport=world.network) as connection:
+        yield Publisher(
+            connection,
+            scope_key=SCOPE_KEY,
+            descriptor=world.descriptor,
+            config=PublisherConfig(**options),
+        )
+
+
+@asynccontextmanager
+async def consumer(world, port):
+    async with connect(url(port), transport=world.network) as connection:
+        yield Consumer(connection, scope_key=SCOPE_KEY, descriptor=world.descriptor)
+
+
+async def produce(world, publication, segment=None, *, pace=0.1, layers=LAYERS):
+    segment = segment or await publication.add_segment()
+    for layer_index in range(layers):
+        await asyncio.sleep(pace)
+        await world.publish_layer(segment, layer_index)
+    if layers == LAYERS:
+        await publication.complete()
+    return segment
+
+
+async def consume(world, port, *, delay=0.0, name=None, **options):
+    """Find a publication, or take a named one, after `delay`; return the verdict."""
+    await asyncio.sleep(delay)
+    async with consumer(world, port) as it:
+        if name is None:
+            (candidate, *_) = await it.discover(world.tokens)
+        else:
+            candidate = it.candidate(name, world.tokens)
+        async with it.retrieve(candidate, **{"timeout": 60, **options}) as retrieval:
+            async for layer in retrieval:
+                assert world.is_equal(layer, options.get("blocks"))
+            return retrieval.verdict
+
+
+def assert_whole(verdict, *, layers=LAYERS, blocks=5):
+    assert verdict.complete
+    assert verdict.verified == 2 * layers * blocks
+    assert (verdict.rejected, verdict.missing) == ({}, ())
