@@ -36,10 +36,12 @@ async def relay(network, port, *parents, limits=None, **settings):
 
 async def settled(*relays):
     """Wait until relays with parents have one."""
-    async with asyncio.timeout(60):
-        while not all(it.parent is not None for it in relays):
-            await asyncio.sleep(0.05)
+    for _ in range(600):
+        if all(it.parent is not None for it in relays):
+            break
+        await asyncio.sleep(0.1)
     await asyncio.sleep(0.2)
+    assert all(it.parent is not None for it in relays)
 
 
 @asynccontextmanager

@@ -4,13 +4,11 @@ import asyncio
 
 import pytest
 from tests.sim.forest import (
-    LAYERS,
     A,
     B,
     C,
     assert_whole,
     consume,
-    consumer,
     produce,
     publisher,
     relay,

@@ -104,7 +104,13 @@ class Gap:
 
 
 class Sources(Protocol):
-    """Who can be asked for what is missing."""
+    """Who can be asked for what is missing, and what is under way.
+
+    Attributes:
+        fetches: FETCHes under way.
+    """
+
+    fetches: list[UpstreamFetch]
 
     def ask_for(self, gap: Gap, through: int, *, now: float) -> bool:
         """Send a FETCH from the position of a gap to another, inclusive, and add it to `fetches`.
@@ -151,7 +157,7 @@ class Gaps:
             stall_wait: Seconds to wait for a Group of which a stream is open, and for room
                 for a FETCH.
         """
-        self.fetches: list[UpstreamFetch] = []
+        self.fetches = sources.fetches
         self._store = store
         self._subscriptions = subscriptions
         self._sources = sources

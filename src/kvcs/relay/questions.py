@@ -179,18 +179,18 @@ class Questions:
         location_filter = question.location_filter
         is_fetch = isinstance(question.event, FetchReceived)
         if not is_fetch or location_filter.kind in _NEEDS_LARGEST:
-            return self._supply.ask_status(question.peer, question.denied, now=now)
+            return self._supply.inquiries.ask_status(question.peer, question.denied, now=now)
         asked = _last(location_filter)
         through = MAX_POSITION if asked is None else to_position(asked)
         start = self._first_unknown(_first(location_filter), through, now)
-        for fetch in self._supply.gaps.fetches:
+        for fetch in self._supply.inquiries.fetches:
             if not fetch.peer.may_serve(question.peer) or fetch.end is not None:
                 continue
             if fetch.covers(start) or fetch.through >= through:
                 return fetch
         first = to_location(start)
         ask = LocationFilter.absolute_start(first.group_id, first.object_id)
-        return self._supply.probe(
+        return self._supply.inquiries.probe(
             (start, through),
             None if asked is not None else ask,
             asker=question.peer,

@@ -37,8 +37,9 @@ from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
 from kvcs.names import FullTrackName, Location
 from kvcs.relay.ends import Ends
-from kvcs.relay.gaps import Gap, Gaps
+from kvcs.relay.gaps import Gaps
 from kvcs.relay.host import Host, SupplyListener
+from kvcs.relay.inquiries import Inquiries
 from kvcs.relay.moves import Moves
 from kvcs.relay.namespaces import PeerId
 from kvcs.relay.peer import Peer
@@ -72,6 +73,7 @@ class Supply:
         store: What is held and known of it.
         subscriptions: Upstream subscriptions that are not over.
         publishers: Who may be asked for more.
+        inquiries: What they are asked.
         gaps: What deliveries wait for.
         switchover: What becomes of running subscriptions when a publisher is lost.
     """
@@ -81,34 +83,36 @@ class Supply:
         self.store = TrackStore(name, properties=EMPTY_PROPERTIES, authoritative=False)
         self.subscriptions: list[UpstreamSubscription] = []
         self.publishers = Publishers(name.namespace, host, self.subscriptions)
+        self.inquiries = Inquiries(
+            self, self.publishers, host, may_ask_later=lambda: self.switchover.is_waiting
+        )
         self.gaps = Gaps(
             self.store,
             self.subscriptions,
-            self,
+            self.inquiries,
             live_wait=host.limits.live_wait,
             stall_wait=host.limits.fill_timeout,
         )
         self._ends = Ends(
             self.store,
             self.gaps,
-            ask=self._ask,
-            ask_status=lambda now: self.ask_status(now=now),
+            ask=self.inquiries.ask,
+            ask_status=lambda now: self.inquiries.ask_status(now=now),
         )
         self._moves = Moves(host, self.publishers, self.subscriptions, self._subscribe_instead)
         self.switchover = Switchover(self, wait=host.limits.publisher_wait)
         self._host = host
         self._listener = listener
-        self._statuses: list[UpstreamStatus] = []
         self._has_properties = False
         self._alarm: float | None = None
 
     def __repr__(self) -> str:
-        return f"<Supply {self.name} {self.subscriptions} {self.gaps.fetches}>"
+        return f"<Supply {self.name} {self.subscriptions} {self.inquiries.fetches}>"
 
     @property
     def is_idle(self) -> bool:
         """Nothing is being received."""
-        return not (self.subscriptions or self.gaps.fetches or self._statuses)
+        return not (self.subscriptions or self.inquiries.is_open)
 
     def is_established(self, asker: Peer | None) -> bool:
         """Tell whether an upstream subscription that may serve `asker` is Established."""
@@ -211,113 +215,12 @@ class Supply:
     ) -> UpstreamSubscription | None:
         return self._subscribe_to(peer, forward=old.forward, rendezvous_ms=0, now=now)
 
-    # Asking.
-
-    def probe(
-        self,
-        span: tuple[int, int],
-        location_filter: LocationFilter | None,
-        *,
-        asker: Peer | None,
-        denied: Collection[Peer] = (),
-        now: float,
-    ) -> UpstreamFetch | None:
-        """Fetch a range of which the end is not known; None if there is nobody to ask.
-
-        Args:
-            span: First and last position, inclusive.
-            location_filter: How to ask where the range is open.
-            asker: For whose sake; None for nobody in particular.
-            denied: Publishers that are not asked.
-            now: Monotonic seconds.
-        """
-        peers = [p for p in self.publishers.for_fetch(asker, now) if p not in denied]
-        return self._fetch(peers, span, now, location_filter=location_filter)
-
-    def ask_status(
-        self, asker: Peer | None = None, denied: Collection[Peer] = (), *, now: float
-    ) -> UpstreamStatus | None:
-        """Ask how far the Track goes, unless that is under way; None if there is nobody to ask."""
-        for status in self._statuses:
-            if status.peer.may_serve(asker) and status.peer not in denied:
-                return status
-        for peer in self.publishers.available(asker):
-            if peer in denied:
-                continue
-            try:
-                status = UpstreamStatus(self, peer, now=now)
-            except LocalProtocolError:
-                continue
-            self._statuses.append(status)
-            return status
-        return None
-
-    def _ask(self, start: int, through: int, now: float) -> bool:
-        """Ask for the sake of the Track itself."""
-        return self._fetch(self.publishers.for_fetch(None, now), (start, through), now) is not None
-
-    def is_busy(self, asker: Peer | None, *, now: float) -> bool:
-        """Tell whether whoever can be asked for somebody is to be asked later."""
-        return self.publishers.are_busy(asker, now)
-
-    @property
-    def may_ask_later(self) -> bool:
-        """Whether a publisher may come, if there is none."""
-        return self.switchover.is_waiting
-
-    def ask_for(self, gap: Gap, through: int, *, now: float) -> bool:
-        """Ask for what a delivery waits for, of somebody who has not denied it."""
-        peers = self.publishers.for_fetch(gap.asker, now)
-        peers = [peer for peer in peers if peer not in gap.denied]
-        return self._fetch(peers, (gap.position, through), now) is not None
-
-    def _fetch(
-        self,
-        peers: list[Peer],
-        span: tuple[int, int],
-        now: float,
-        *,
-        location_filter: LocationFilter | None = None,
-    ) -> UpstreamFetch | None:
-        for peer in peers:
-            try:
-                fetch = UpstreamFetch.request(
-                    self,
-                    peer,
-                    span,
-                    location_filter=location_filter,
-                    timeout=self._host.limits.fill_timeout,
-                    now=now,
-                )
-            except LocalProtocolError:
-                continue
-            self.gaps.fetches.append(fetch)
-            self._host.metrics.upstream_fetches += 1
-            self._watch_progress(fetch, now)
-            return fetch
-        return None
-
-    def _watch_progress(self, fetch: UpstreamFetch, now: float) -> None:
-        """End a FETCH on which nothing moved for as long as a fill may wait."""
-        position = fetch.position
-
-        def look(now: float) -> None:
-            if fetch not in self.gaps.fetches:
-                return
-            if fetch.position == position:
-                self.publishers.stall(fetch.peer, until=now + self._host.limits.fill_timeout)
-                fetch.give_up(now=now)
-            else:
-                self._watch_progress(fetch, now)
-
-        self._host.schedule(now + self._host.limits.fill_timeout, look)
-
     def sacrifice(self, group_id: int, *, now: float) -> None:
         """Stop fetching a Group, and what follows it, that nobody waits for right now."""
-        for fetch in tuple(self.gaps.fetches):
+        for fetch in tuple(self.inquiries.fetches):
             is_ahead = fetch.end is not None and fetch.position >> 64 >= group_id
             if is_ahead and not self.gaps.is_awaited(fetch.position, fetch.through, now=now):
-                self.gaps.fetches.remove(fetch)
+                self.inquiries.fetches.remove(fetch)
                 fetch.cancel(StreamResetCode.CANCELLED, now=now)
 
     # What arrives (Sink).
@@ -376,8 +279,8 @@ class Supply:
         for subscription in [s for s in self.subscriptions if s.peer is peer]:
             self.subscriptions.remove(subscription)
             subscription.cancel(StreamResetCode.MALFORMED_TRACK, now=now)
-        for fetch in [f for f in self.gaps.fetches if f.peer is peer]:
-            self.gaps.fetches.remove(fetch)
+        for fetch in [f for f in self.inquiries.fetches if f.peer is peer]:
+            self.inquiries.fetches.remove(fetch)
             fetch.cancel(StreamResetCode.MALFORMED_TRACK, now=now)
             refusal = Refusal(RequestErrorCode.MALFORMED_TRACK, str(error))
             self._listener.probe_refused(fetch, refusal, now=now)
@@ -455,7 +358,7 @@ class Supply:
         self, fetch: UpstreamFetch, rejection: RequestRejected, *, now: float
     ) -> None:
         """Note that a FETCH was refused; nothing more comes of it."""
-        self.gaps.fetches.remove(fetch)
+        self.inquiries.fetches.remove(fetch)
         self._listener.probe_refused(fetch, Refusal.of(rejection), now=now)
         if rejection.code == RequestErrorCode.EXCESSIVE_LOAD and rejection.retry_after:
             fetch.peer.busy_until = now + rejection.retry_after
@@ -467,7 +370,7 @@ class Supply:
 
     def fetch_ended(self, fetch: UpstreamFetch, *, now: float) -> None:
         """Note that nothing more comes on a FETCH."""
-        self.gaps.fetches.remove(fetch)
+        self.inquiries.fetches.remove(fetch)
         if fetch.end is None:
             self._listener.probe_refused(fetch, _gone(fetch.peer), now=now)
         else:
@@ -491,7 +394,7 @@ class Supply:
         now: float,
     ) -> None:
         """Note what a publisher said of the Track; None if the session ended before."""
-        self._statuses.remove(status)
+        self.inquiries.statuses.remove(status)
         match answer:
             case RequestAccepted() | SubscribeAccepted():
                 self._learn_properties(answer.properties)
@@ -559,12 +462,13 @@ class Supply:
 
     def fetch_rest(self, start: int, *, now: float) -> bool:
         """Fetch from a position to the end, if that is not under way; False if nobody can."""
-        if any(fetch.covers(start) for fetch in self.gaps.fetches):
+        if any(fetch.covers(start) for fetch in self.inquiries.fetches):
             return True
         first = to_location(start)
         ask = LocationFilter.absolute_start(first.group_id, first.object_id)
         asker = self._listener.only_subscriber()
-        return self.probe((start, MAX_POSITION), ask, asker=asker, now=now) is not None
+        probe = self.inquiries.probe((start, MAX_POSITION), ask, asker=asker, now=now)
+        return probe is not None
 
     def wait_for_backlog(self, backlog: Backlog, start: int, through: int, *, now: float) -> None:
         """Have a range filled for the running subscriptions."""
