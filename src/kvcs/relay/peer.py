@@ -10,8 +10,8 @@ from kvcs.moqt.session.session import Session
 from kvcs.moqt.track.outbox import Outbox
 from kvcs.moqt.track.responder import TrackResponder
 from kvcs.moqt.wire.token import Token
-from kvcs.relay.auth import Access
 from kvcs.relay.ancestry import Ancestry
+from kvcs.relay.auth import Access
 from kvcs.relay.config import RelayLimits
 from kvcs.relay.namespaces import PeerId, Route
 
