@@ -13,7 +13,9 @@ from kvcs.cli.doctor.source import KEPT_SECONDS
 from kvcs.endpoint.connect import ConnectConfig
 from kvcs.endpoint.serve import ServeConfig, serve
 from kvcs.errors import ConfigError, RequestErrorCode, TerminationCode
-from kvcs.moqt.session.events import FetchReceived
+from kvcs.moqt.codepoints import ObjectStatus
+from kvcs.moqt.session.events import FetchReceived, ObjectReceived
+from kvcs.moqt.wire.properties import EMPTY_PROPERTIES
 from kvcs.relay import Relay, RelayConfig, allow_all
 from kvcs.relay.auth import AccessAction
 from kvcs.testing import LinkProfile, MemoryNetwork, run
@@ -207,6 +209,71 @@ def test_session_that_dies_in_a_probe_stops_no_other():
     assert "PROTOCOL_VIOLATION" in findings["fetch"].text
     assert findings["live"].grade is findings["join"].grade is Grade.GOOD
     assert findings["kept-listing"].grade is Grade.GOOD
+
+
+def changed(obj, **values):
+    return [obj._replace(**values)]
+
+
+def end_as_group_end(obj):
+    is_end = obj.status is ObjectStatus.END_OF_TRACK
+    return changed(obj, status=ObjectStatus.END_OF_GROUP) if is_end else [obj]
+
+
+def without_second_object(obj):
+    is_lost = obj.status is ObjectStatus.NORMAL and obj.object_id == 1
+    return [] if is_lost else [obj]
+
+
+def with_other_octets(obj):
+    is_data = obj.status is ObjectStatus.NORMAL
+    return changed(obj, payload=obj.payload[:-1] + b"!") if is_data else [obj]
+
+
+LIES = [
+    (end_as_group_end, {"end-of-track": Grade.LIMITED}, Outcome.LIMITED),
+    (
+        lambda obj: changed(obj, publisher_priority=obj.publisher_priority ^ 1),
+        {"priority": Grade.LIMITED},
+        Outcome.LIMITED,
+    ),
+    (
+        lambda obj: changed(obj, properties=EMPTY_PROPERTIES),
+        {"object-properties": Grade.LIMITED},
+        Outcome.LIMITED,
+    ),
+    (with_other_octets, {"payload": Grade.BAD, "publication": Grade.BAD}, Outcome.UNSUITABLE),
+    (without_second_object, {"live": Grade.BAD, "join": Grade.BAD}, Outcome.UNSUITABLE),
+]
+
+
+@pytest.mark.parametrize(
+    ("lie", "grades", "outcome"),
+    LIES,
+    ids=["end", "priority", "properties", "octets", "loss"],
+)
+def test_relay_that_changes_or_loses_objects_is_found_out(lie, grades, outcome):
+    async def scenario():
+        network = MemoryNetwork()
+        async with relay(network) as it:
+            receive = it._core.receive
+
+            def lying(peer, event, *, now):
+                if not isinstance(event, ObjectReceived):
+                    receive(peer, event, now=now)
+                    return
+                for obj in lie(event.obj):
+                    receive(peer, event._replace(obj=obj), now=now)
+
+            it._core.receive = lying
+            return await examine(Site(URL, ConnectConfig(), transport=network), seconds=400)
+
+    report = run(scenario())
+
+    findings = {finding.row.name: finding for finding in report.findings()}
+    texts = {name: findings[name].text for name in lacking(findings)}
+    assert {name: findings[name].grade for name in grades} == grades, texts
+    assert report.outcome() is outcome, texts
 
 
 def test_wrong_url_is_the_callers_mistake():
