@@ -143,7 +143,7 @@ _HINTS: Final[dict[type[KvcsError], str]] = {
     ),
     DraftRefused: "The relay must offer MOQT draft 22 (ALPN moqt-22); kvcs speaks no other.",
     ConnectFailed: "Check the address and the port, and that a relay runs there (kvcs relay run).",
-    TransportError: "Check the address, the port and the certificate.",
+    TransportError: "Check the address and the port: another process may have it.",
     ConnectionLost: "Check the other side's log, then try again.",
     ProtocolError: "The other side may speak another draft; kvcs speaks MOQT draft 22.",
     KeyMismatch: "Compare the scope key and the descriptor (kvcs inspect).",

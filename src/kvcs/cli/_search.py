@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
 
-from kvcs.cli._errors import ExitCode, Incomplete, NotFound
+from kvcs.cli._errors import ExitCode, Incomplete
 from kvcs.cli._publication import PublicationReference, ShortId
 from kvcs.client.config import ConsumerConfig
 from kvcs.client.signal import Signal
@@ -25,7 +25,7 @@ from kvcs.moqt.session.events import (
 )
 from kvcs.names import TrackNamespace
 
-__all__ = ("DISCOVERY_WAIT", "Announced", "NotAppeared", "find", "short_ids")
+__all__ = ("DISCOVERY_WAIT", "Announced", "NotAppeared", "NotListed", "find", "short_ids")
 
 #: Seconds to listen for publications: the protocol has no end of list.
 DISCOVERY_WAIT: Final = ConsumerConfig().discovery_wait
@@ -36,9 +36,20 @@ class NotAppeared(Incomplete):
 
     def __init__(self, what: str, seconds: float) -> None:
         super().__init__(
-            f"{what} did not appear within {seconds:g} s",
+            f"{what} did not appear within {round(seconds, 1):g} s",
             ExitCode.TIMEOUT,
             "Start the publisher, or wait longer with --timeout.",
+        )
+
+
+class NotListed(Incomplete):
+    """The relay lists no such publication of the scope."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} is known there",
+            ExitCode.NOT_FOUND,
+            "Check the scope key; kvcs fetch --wait waits for a publisher that is not there yet.",
         )
 
 
@@ -133,7 +144,7 @@ async def find(
         wait: Wait until it is announced.
 
     Raises:
-        NotFound: The relay lists none with these digits.
+        NotListed: The relay lists none with these digits.
         NotAppeared: It was waited for in vain.
         TimeoutError: The relay did not answer in time.
         ConfigError: Several begin with these digits.
@@ -151,7 +162,7 @@ async def find(
             raise NotAppeared("the publication", patience)
         found = announced.matching(reference)
     if not found:
-        raise NotFound(f"no publication of this scope is known there as {reference}")
+        raise NotListed(f"no publication of this scope that begins with {reference}")
     if len(found) > 1:
         expected = f"more digits: {', '.join(short_ids(found).values())} are all there"
         raise ConfigError("the URL's fragment", expected, str(reference))

@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from kvcs.cli._connection import connect_config
-from kvcs.cli._errors import NotFound, sentence
+from kvcs.cli._errors import sentence
 from kvcs.cli._options import (
     INPUT_FILE,
     Command,
@@ -20,7 +20,7 @@ from kvcs.cli._output import Output, format_bytes
 from kvcs.cli._publication import PublicationReference, parse_fragment, read_manifest
 from kvcs.cli._ranges import format_layers
 from kvcs.cli._runtime import run
-from kvcs.cli._search import Announced, find, short_ids
+from kvcs.cli._search import Announced, NotListed, find, short_ids
 from kvcs.cli._units import DURATION
 from kvcs.cli.scope import load_scope_key, scope_key_option
 from kvcs.endpoint.connect import connect
@@ -154,7 +154,7 @@ async def _look(
     """Return the publications and their manifests, or why there is none.
 
     Raises:
-        NotFound: Nothing is known there.
+        NotListed: Nothing is known there.
         KvcsError: The one that was named cannot be had.
     """
     deadline = asyncio.get_running_loop().time() + relay.timeout
@@ -169,7 +169,7 @@ async def _look(
             await asyncio.sleep(wait)
             names = announced.matching()
         if not names:
-            raise NotFound("no publication of this scope is known there")
+            raise NotListed("no publication of this scope")
         return [(name, await _manifest(connection, name, scope_key)) for name in names]
 
 

@@ -46,3 +46,10 @@ def test_live_displays_are_colored_unless_forbidden(monkeypatch, draw, variable,
 
     assert terminal.getvalue()
     assert bool(COLOR.search(terminal.getvalue())) is expected
+
+
+@pytest.mark.parametrize(("encoding", "is_plain"), [("utf-8", False), ("latin-1", True)])
+def test_output_knows_whether_more_than_ascii_can_be_shown(monkeypatch, encoding, is_plain):
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
+
+    assert Output(as_json=False, color=False, quiet=False).is_plain is is_plain

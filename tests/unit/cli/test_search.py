@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from kvcs.cli._errors import NotFound
+from kvcs.cli._errors import ExitCode, exit_code, hint
 from kvcs.cli._publication import ShortId, parse_fragment
-from kvcs.cli._search import Announced, NotAppeared, find, short_ids
+from kvcs.cli._search import Announced, NotAppeared, NotListed, find, short_ids
 from kvcs.client import Publisher
 from kvcs.endpoint.connect import connect
 from kvcs.engines.file import SAMPLE_CACHE, load_cache
@@ -97,8 +97,11 @@ def test_all_digits_name_it_too():
 
 
 def test_unknown_digits_are_not_found():
-    with pytest.raises(NotFound, match="abcdef01"):
+    with pytest.raises(NotListed, match="begins with abcdef01 is known there") as caught:
         found("abcdef01", "0123456789")
+
+    assert exit_code(caught.value) is ExitCode.NOT_FOUND
+    assert "--wait" in hint(caught.value)
 
 
 def test_digits_of_several_publications_are_refused_with_more_of_them():

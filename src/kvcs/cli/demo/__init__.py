@@ -83,7 +83,7 @@ def _configure(output: Output, settings: dict[str, Any]) -> DemoConfig:
     if engine == FILE:
         load_cache(settings["model"] or SAMPLE_CACHE)
     elif missing := missing_packages(engine, settings["model"]):
-        expected = f"an engine that is installed; {engine} lacks {', '.join(missing)}"
+        expected = f"an engine that is installed; {engine} needs pip install {' '.join(missing)}"
         raise ConfigError("--engine", expected)
     return DemoConfig(engine=engine, **settings)
 
