@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kvcs.kv.payload import HEADER_BYTES
 from kvcs.moqt.session.payload_parts import PayloadParts
 
-__all__ = ("BlockArrival", "PartialBudget", "WholePayload")
+__all__ = ("BlockArrival", "WholePayload")
 
 
 class WholePayload(NamedTuple):
@@ -31,52 +31,22 @@ class WholePayload(NamedTuple):
     data: Sequence[Buffer]
 
 
-class PartialBudget:
-    """Octets of unfinished Objects that one retrieval may hold.
-
-    Args:
-        max_bytes: The limit.
-
-    Attributes:
-        used_bytes: Octets that are taken.
-    """
-
-    __slots__ = ("_max_bytes", "used_bytes")
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self.used_bytes = 0
-
-    def take(self, size_bytes: int) -> bool:
-        """Take octets for a whole Object; return False when there are not so many left."""
-        if self.used_bytes + size_bytes > self._max_bytes:
-            return False
-        self.used_bytes += size_bytes
-        return True
-
-    def give_back(self, size_bytes: int) -> None:
-        """Give octets back."""
-        self.used_bytes -= size_bytes
-
-
 class BlockArrival:
     """Takes the payload of one Object.
 
     Args:
         length: Octets of the payload.
-        reserved_bytes: Octets that were taken of `budget`; 0 keeps nothing but the header.
-        budget: Gets them back at the end.
+        keeps_data: Data is kept; otherwise the header alone.
         on_whole: Called when the last octet is here.
     """
 
     __slots__ = (
-        "_budget",
         "_head",
+        "_keeps_data",
         "_length",
         "_missing",
         "_on_whole",
         "_parts",
-        "_reserved_bytes",
         "_sha256",
     )
 
@@ -84,15 +54,13 @@ class BlockArrival:
         self,
         length: int,
         *,
-        reserved_bytes: int,
-        budget: PartialBudget,
+        keeps_data: bool,
         on_whole: Callable[[WholePayload], None],
     ) -> None:
         self._length = self._missing = length
         self._head = b""
         self._parts = PayloadParts()
-        self._reserved_bytes = reserved_bytes
-        self._budget = budget
+        self._keeps_data = keeps_data
         self._on_whole = on_whole
         self._sha256 = hashlib.sha256()
 
@@ -106,7 +74,7 @@ class BlockArrival:
             cut = HEADER_BYTES - len(self._head)
             self._head += data[:cut]
             data = data[cut:]
-        if data and self._reserved_bytes:
+        if data and self._keeps_data:
             self._sha256.update(data)
             self._parts.add(data)
         if self._missing:
@@ -114,11 +82,4 @@ class BlockArrival:
         self._on_whole(
             WholePayload(self._length, self._head, self._sha256.digest(), tuple(self._parts))
         )
-        self.drop()
         return True
-
-    def drop(self) -> None:
-        """Forget what is held: the Object is whole, or the rest does not come."""
-        self._budget.give_back(self._reserved_bytes)
-        self._reserved_bytes = 0
-        self._parts.clear()

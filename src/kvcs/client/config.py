@@ -108,8 +108,6 @@ class ConsumerConfig:
         subscriber_priority: Urgency of the data tracks, 1..255, lower first. The manifest is
             one step more urgent.
         max_memory_bytes: Octets that a retrieval may ask of its memory.
-        max_partial_bytes: Octets of unfinished Objects that a retrieval holds; one that would
-            exceed it is not taken, and is asked for again.
         allow_lossy: Tracks of lossy codecs may be taken.
         manifest_limits: Bounds on manifests.
         authorization: Tokens sent with every request.
@@ -132,7 +130,6 @@ class ConsumerConfig:
     done_wait: float = 1.0
     subscriber_priority: int = 128
     max_memory_bytes: int = 256 * 1024 * _MIB
-    max_partial_bytes: int = 256 * _MIB
     allow_lossy: bool = False
     manifest_limits: ManifestLimits = ManifestLimits()  # noqa: RUF009 - a frozen value
     authorization: tuple[Token, ...] = ()

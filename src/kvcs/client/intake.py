@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from kvcs.client.arrival import BlockArrival, PartialBudget, WholePayload
+from kvcs.client.arrival import BlockArrival, WholePayload
 from kvcs.client.ledger import BlockState, TrackLedger
 from kvcs.client.memory import Placement
 from kvcs.client.selection import WantedSegment
@@ -51,7 +51,6 @@ class IntakeContext:
         layout: Geometry of the publication.
         placement: The caller's memory.
         counters: Counts of the retrieval.
-        partial: Octets of unfinished Objects that may be held.
         on_verified: Called with the layer, and whether this track now has all of it, after each
             block that was verified and put in place.
         on_discard: Called when the publication contradicts itself.
@@ -60,7 +59,6 @@ class IntakeContext:
     layout: Layout
     placement: Placement
     counters: Counters
-    partial: PartialBudget
     on_verified: Callable[[int, bool], None]
     on_discard: Callable[[DataError], None]
 
@@ -161,17 +159,11 @@ class TrackIntake:
 
     def _begin_arrival(
         self, layer_index: int, block_index: int, length: int, data: memoryview
-    ) -> BlockArrival | None:
-        context = self._context
+    ) -> BlockArrival:
         expected = self._series[layer_index].payload_length
-        reserved_bytes = length if expected in (None, length) else 0
-        if not context.partial.take(reserved_bytes):
-            context.counters.reject("budget")
-            return None
         arrival = BlockArrival(
             length,
-            reserved_bytes=reserved_bytes,
-            budget=context.partial,
+            keeps_data=expected in (None, length),
             on_whole=partial(self._settle, layer_index, block_index),
         )
         arrival.take(data)

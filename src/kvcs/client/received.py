@@ -13,7 +13,6 @@ publication. Segments whose complete manifest lists no digests need no confirmat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kvcs.client.arrival import PartialBudget
 from kvcs.client.config import ConsumerConfig
 from kvcs.client.intake import IntakeContext, TrackIntake
 from kvcs.client.ledger import MissingReason
@@ -191,7 +190,6 @@ class ReceivedPrefix:
             layout=layout,
             placement=Placement(self._wish.memory, layout, layers=self.layers, blocks=self.blocks),
             counters=self.counters,
-            partial=PartialBudget(self._config.max_partial_bytes),
             on_verified=self._on_verified,
             on_discard=self.discard,
         )

@@ -67,10 +67,6 @@ class Arrival(Protocol):
         """Take the next octets; return True after the last."""
         ...
 
-    def drop(self) -> None:
-        """Forget the Object: the rest does not come."""
-        ...
-
 
 @runtime_checkable
 class PartReceiver(Receiver, Protocol):
@@ -203,7 +199,7 @@ class Request:
             )
             connection.wake()
             self.fetch = FetchState.ABORTED
-            self._drop_arrival(self._fetch_stream)
+            self._arrivals.pop(self._fetch_stream, None)
 
     @property
     def largest(self) -> Location | None:
@@ -224,8 +220,7 @@ class Request:
         self._connection.cancel(self._request_id)
         self._request_id = None
         self._is_ended = True
-        for stream_id in tuple(self._arrivals):
-            self._drop_arrival(stream_id)
+        self._arrivals.clear()
 
     def receive(self, event: Event) -> None:
         """Take an event of the request or the end of its session."""
@@ -261,13 +256,8 @@ class Request:
         if arrival is not None:
             self._arrivals[stream_id] = arrival
 
-    def _drop_arrival(self, stream_id: StreamId) -> None:
-        arrival = self._arrivals.pop(stream_id, None)
-        if arrival is not None:
-            arrival.drop()
-
     def _end_stream(self, stream_id: StreamId, *, is_aborted: bool) -> None:
-        self._drop_arrival(stream_id)
+        self._arrivals.pop(stream_id, None)
         group_id = self._groups.pop(stream_id, None)
         if group_id is None:
             self.fetch = FetchState.ABORTED if is_aborted else FetchState.FINISHED

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from kvcs.client.arrival import PartialBudget
 from kvcs.client.intake import IntakeContext
 from kvcs.client.memory import HostMemory, Placement
 from kvcs.client.verdict import Counters
@@ -105,7 +104,6 @@ class Desk:
             layout=layout,
             placement=Placement(self, layout, layers=range(LAYERS), blocks=blocks),
             counters=self.counters,
-            partial=PartialBudget(1 << 20),
             on_verified=lambda layer, whole: self.verified.append((layer, whole)),
             on_discard=self.discarded.append,
         )

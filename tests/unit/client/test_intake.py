@@ -2,7 +2,6 @@ from dataclasses import replace
 
 import pytest
 
-from kvcs.client.arrival import PartialBudget
 from kvcs.client.intake import TrackIntake
 from kvcs.client.selection import WantedSegment
 from kvcs.errors import IntegrityError
@@ -209,7 +208,6 @@ def test_intake_takes_an_object_that_arrives_in_parts(sample, desk, intake, size
     assert desk.buffers[K, 1][2 * size : 3 * size] == sample.data(K, 1, 2)
     assert desk.counters.verified == 1
     assert desk.counters.payload_bytes == 68 + size
-    assert desk.context.partial.used_bytes == 0
 
 
 def test_intake_splits_jointly_encoded_data_that_arrives_in_parts(sample, desk):
@@ -241,33 +239,10 @@ def test_of_an_object_with_a_wrong_length_only_the_header_is_kept(sample, desk, 
     whole = sample.obj(K, 0, 0).payload
     payload = (whole + bytes(1000))[: len(whole) + change]
 
-    feed(intake, sample.obj(K, 0, 0)._replace(payload=payload), 3)
+    arrival = feed(intake, sample.obj(K, 0, 0)._replace(payload=payload), 3)
 
-    assert desk.context.partial.used_bytes == 0
+    assert list(arrival._parts) == []
     assert desk.counters.rejected == {"payload_length": 1}
-
-
-def test_object_that_ends_early_gives_its_budget_back(sample, desk, intake):
-    obj = sample.obj(K, 0, 0)
-    arrival = intake.begin(obj, len(obj.payload), memoryview(obj.payload)[:-1])
-    used = desk.context.partial.used_bytes
-
-    arrival.drop()
-    arrival.drop()
-
-    assert (used, desk.context.partial.used_bytes) == (len(obj.payload), 0)
-
-
-def test_unfinished_objects_beyond_the_budget_are_not_taken(sample, desk, intake):
-    obj = sample.obj(K, 0, 0)
-    context = replace(desk.context, partial=PartialBudget(2 * len(obj.payload) - 1))
-    intake = TrackIntake(context, wanted(), K_TRACK, layers=range(LAYERS), manifest=sample.manifest)
-    begun = [feed_begin(intake, sample.obj(K, 0, block)) for block in (0, 1)]
-
-    assert [arrival is None for arrival in begun] == [False, True]
-    assert desk.counters.rejected == {"budget": 1}
-    begun[0].take(memoryview(obj.payload)[1:])
-    assert feed_begin(intake, sample.obj(K, 0, 1)) is not None
 
 
 def feed_begin(intake, obj):

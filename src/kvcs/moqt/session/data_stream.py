@@ -3,7 +3,8 @@
 This is the hot path: one turn of `DataStream.receive` per piece, one turn of its loop per
 Object. A payload is copied once, whether it came in one piece or in many: its parts are kept
 and joined when the Object is complete. For a request whose payloads are taken while they arrive
-nothing is copied or kept: each part goes on as a view.
+nothing is copied or kept: each part goes on as a view. What is not whole counts against
+`SessionLimits.max_partial_bytes` in both cases, since somebody has to keep it.
 
 Source: MOQT draft 22, Sections 11.3 and 11.4.
 """
@@ -138,6 +139,7 @@ class DataStream:
     __slots__ = (
         "_context",
         "_head",
+        "_held_bytes",
         "_is_taken",
         "_max_whole",
         "_missing",
@@ -161,11 +163,11 @@ class DataStream:
         self._head = b""  # an unfinished record, without any of its payload
         self._missing = 0  # octets of the begun payload that have not come
         self._is_taken = False  # the begun payload is handed on while it comes
+        self._held_bytes = 0  # octets of the begun payload that have come
         self._parts = PayloadParts()
 
     def __repr__(self) -> str:
-        held = self._parts.size
-        return f"DataStream({self._stream_id}, {held} held, {self._missing} missing)"
+        return f"DataStream({self._stream_id}, {self._held_bytes} held, {self._missing} missing)"
 
     @property
     def is_unfinished(self) -> bool:
@@ -206,7 +208,8 @@ class DataStream:
 
     def close(self) -> None:
         """Forget what is held of an unfinished Object."""
-        self._context.partial_bytes -= self._parts.size
+        self._context.partial_bytes -= self._held_bytes
+        self._held_bytes = 0
         self._parts.clear()
 
     def _emit_object(self, payload: bytes) -> None:
@@ -230,8 +233,7 @@ class DataStream:
         self._is_taken = length > self._max_whole
         if not self._is_taken:
             return self._continue(data, offset)
-        end = min(offset + length, len(data))
-        self._missing -= end - offset
+        end = self._hold(min(offset + length, len(data)) - offset) + offset
         records = self._records
         self._context.events.append(
             ObjectBegun(
@@ -247,25 +249,30 @@ class DataStream:
 
     def _continue(self, data: bytes | memoryview, offset: int) -> int:
         """Take the next part of the begun payload; return where it ends."""
-        end = min(offset + self._missing, len(data))
+        end = self._hold(min(self._missing, len(data) - offset)) + offset
         part = memoryview(data)[offset:end]
-        self._missing -= len(part)
-        if not self._is_taken:
-            self._keep(part)
-        elif part:
-            self._context.events.append(
-                ObjectPayload(self.request.request_id, self._stream_id, part)
-            )
+        if self._is_taken:
+            if part:
+                request_id = self.request.request_id
+                self._context.events.append(ObjectPayload(request_id, self._stream_id, part))
+        elif self._missing:
+            self._parts.add(part)
+        else:
+            payload = b"".join((*self._parts, part))
+            self._parts.clear()
+            self._emit_object(payload)
         return end
 
-    def _keep(self, part: memoryview) -> None:
-        context, parts = self._context, self._parts
-        if context.partial_bytes + len(part) > context.limits.max_partial_bytes:
+    def _hold(self, size_bytes: int) -> int:
+        """Count the next octets of the begun payload, until it is whole; return their number."""
+        self._missing -= size_bytes
+        if not self._missing:
+            self._context.partial_bytes -= self._held_bytes
+            self._held_bytes = 0
+            return size_bytes
+        context = self._context
+        if context.partial_bytes + size_bytes > context.limits.max_partial_bytes:
             raise StreamError(StreamResetCode.EXCESSIVE_LOAD, self._stream_id)
-        if self._missing:
-            context.partial_bytes += len(part)
-            parts.add(part)
-            return
-        payload = b"".join((*parts, part))
-        self.close()
-        self._emit_object(payload)
+        context.partial_bytes += size_bytes
+        self._held_bytes += size_bytes
+        return size_bytes

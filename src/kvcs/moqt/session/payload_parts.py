@@ -15,28 +15,23 @@ _SMALL_BYTES: Final = 2048
 
 
 class PayloadParts:
-    """Parts of one payload, in order.
+    """Parts of one payload, in order."""
 
-    Attributes:
-        size: Octets of all of them.
-    """
-
-    __slots__ = ("_parts", "size")
+    __slots__ = ("_parts",)
 
     def __init__(self) -> None:
-        self.size = 0
         self._parts: list[bytearray | memoryview] = []
 
     def __iter__(self) -> Iterator[bytearray | memoryview]:
         return iter(self._parts)
 
     def __repr__(self) -> str:
-        return f"PayloadParts({self.size} octets in {len(self._parts)})"
+        size = sum(map(len, self._parts))
+        return f"PayloadParts({size} octets in {len(self._parts)})"
 
     def add(self, part: memoryview) -> None:
         """Keep the next part; its octets must not change."""
         size = len(part)
-        self.size += size
         if size >= _SMALL_BYTES and 2 * size >= memoryview(part.obj).nbytes:
             self._parts.append(part)
             return
@@ -48,5 +43,4 @@ class PayloadParts:
 
     def clear(self) -> None:
         """Forget all parts."""
-        self.size = 0
         self._parts.clear()

@@ -309,8 +309,7 @@ class Session:
         """Take payloads of a subscription or FETCH while they arrive, not when they are whole.
 
         Holds for data streams that open from now on. An Object then comes as `ObjectBegun` and
-        `ObjectPayload` events; when its stream is reset or refused first, that ends it. The
-        octets are handed on unchecked, and what is held of them counts against no limit here.
+        `ObjectPayload` events; when its stream is reset or refused first, that ends it.
 
         Args:
             request_id: The request; one that is over is ignored.

@@ -190,6 +190,18 @@ def test_payload_that_is_taken_has_the_same_limit(make_subscriber):
     assert isinstance(events[-1], StreamAborted)
 
 
+def test_payloads_that_are_taken_count_until_they_are_whole(make_subscriber):
+    peer = make_subscriber(taken_from=1, max_partial_bytes=3)
+
+    peer.say(7, HEADER, record(0, b"abcde")[:-2])
+    held = peer.session._context.partial_bytes
+    peer.say(7, b"de", record(0, b"abcdef")[:-2])
+
+    assert held == 3
+    assert any(isinstance(a, StopSending) for a in peer.session.take_actions())
+    assert peer.session._context.partial_bytes == 0
+
+
 def test_taking_payloads_of_an_unknown_request_changes_nothing(make_subscriber):
     peer = make_subscriber()
 
