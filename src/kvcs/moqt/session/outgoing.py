@@ -26,7 +26,7 @@ __all__ = ("OutgoingStreams",)
 class _Writer(Protocol):
     """How Objects are written on a stream."""
 
-    def object_header(self, obj: Object) -> bytes: ...
+    def object_header(self, obj: Object, payload_length: int | None = None) -> bytes: ...
 
 
 class _SubgroupWriter:
@@ -38,7 +38,7 @@ class _SubgroupWriter:
         self._header = header
         self._previous_object_id: int | None = None
 
-    def object_header(self, obj: Object) -> bytes:
+    def object_header(self, obj: Object, payload_length: int | None = None) -> bytes:
         header = self._header
         if obj.group_id != header.group_id:
             raise LocalProtocolError(
@@ -48,19 +48,27 @@ class _SubgroupWriter:
             obj,
             previous_object_id=self._previous_object_id,
             has_properties=header.has_properties,
+            payload_length=payload_length,
         )
         self._previous_object_id = obj.object_id
         return encoded
 
 
 class _Stream:
-    """One open data stream of ours."""
+    """One open data stream of ours.
 
-    __slots__ = ("request", "writer")
+    Attributes:
+        request: The subscription or FETCH.
+        writer: How Objects stand on it.
+        missing: Octets of the begun payload that were not given yet.
+    """
+
+    __slots__ = ("missing", "request", "writer")
 
     def __init__(self, request: Request, writer: _Writer) -> None:
         self.request = request
         self.writer = writer
+        self.missing = 0
 
 
 class OutgoingStreams:
@@ -108,11 +116,38 @@ class OutgoingStreams:
         stream = self._streams.get(stream_id) or self._find(stream_id)
         if stream is None:
             return
+        if stream.missing:
+            raise _inside_object(stream_id)
         actions = self._context.actions
         actions.append(SendStream(stream_id, stream.writer.object_header(obj)))
         payload = obj.payload
         if payload:
             actions.append(SendStream(stream_id, payload))
+
+    def begin_object(self, stream_id: StreamId, obj: Object, payload_length: int) -> None:
+        """Write the header of an Object whose payload follows in parts."""
+        stream = self._find(stream_id)
+        if stream is None:
+            return
+        if stream.missing:
+            raise _inside_object(stream_id)
+        if payload_length <= 0 or obj.payload:
+            raise LocalProtocolError("a payload that follows has octets, and none of them is here")
+        header = stream.writer.object_header(obj, payload_length)
+        stream.missing = payload_length
+        self._context.send(stream_id, header)
+
+    def send_payload(self, stream_id: StreamId, data: bytes) -> None:
+        """Write the next octets of a begun payload."""
+        stream = self._find(stream_id)
+        if stream is None:
+            return
+        if len(data) > stream.missing:
+            raise LocalProtocolError(
+                f"{len(data)} octets of a payload on stream {stream_id}, {stream.missing} are left"
+            )
+        stream.missing -= len(data)
+        self._context.send(stream_id, data)
 
     def send_marker(self, stream_id: StreamId, marker: RangeMarker, location: Location) -> None:
         """Write an End of Range record on a fetch stream."""
@@ -121,6 +156,8 @@ class OutgoingStreams:
             return
         if not isinstance(stream.writer, FetchEncoder):
             raise LocalProtocolError(f"an End of Range record on Subgroup stream {stream_id}")
+        if stream.missing:
+            raise _inside_object(stream_id)
         self._context.send(stream_id, stream.writer.marker(marker, location))
 
     def prioritize(self, stream_id: StreamId, priority: int) -> None:
@@ -131,6 +168,8 @@ class OutgoingStreams:
     def finish(self, stream_id: StreamId) -> None:
         """End a stream with FIN: all that belongs on it was sent."""
         stream = self._find(stream_id)
+        if stream is not None and stream.missing:
+            raise _inside_object(stream_id)
         if stream is not None:
             self._context.send(stream_id, b"", fin=True)
             self._close(stream_id, stream)
@@ -196,3 +235,7 @@ class OutgoingStreams:
         self._ended_early[stream_id] = None
         if len(self._ended_early) > self._context.limits.max_tombstones:
             del self._ended_early[next(iter(self._ended_early))]
+
+
+def _inside_object(stream_id: StreamId) -> LocalProtocolError:
+    return LocalProtocolError(f"stream {stream_id} stands inside an Object")

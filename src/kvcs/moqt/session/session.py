@@ -14,14 +14,13 @@ or a stream raises.
 
 This file is the face; `parts` wires what is behind it: `setup` (control streams),
 `requests` and `updates` (what all requests share), one file per kind of request,
-`incoming` and `outgoing` (data streams). `state` explains the tables.
+`incoming` and `outgoing` (data streams), `expiry` (deadlines). `state` explains the tables.
 
 Source: MOQT draft 22.
 """
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
 
 from kvcs.errors import (
     ConnectionLost,
@@ -29,14 +28,13 @@ from kvcs.errors import (
     LocalProtocolError,
     RemoteProtocolError,
     StreamResetCode,
-    TerminationCode,
     TransportError,
 )
 from kvcs.moqt.codepoints import GroupOrder, RangeMarker
 from kvcs.moqt.session.actions import Action, CloseSession, RequestId, StreamId
 from kvcs.moqt.session.context import Context
-from kvcs.moqt.session.deadlines import Timer
 from kvcs.moqt.session.events import Event, SessionClosed
+from kvcs.moqt.session.expiry import Expiry
 from kvcs.moqt.session.limits import SessionConfig, Side
 from kvcs.moqt.session.parts import Parts
 from kvcs.moqt.session.state import State
@@ -49,14 +47,6 @@ from kvcs.moqt.wire.subgroup import SubgroupHeader
 from kvcs.names import FullTrackName, Location, TrackNamespace
 
 __all__ = ("Session",)
-
-# Deadlines that end the session when they pass.
-_FATAL: Final = {
-    Timer.SETUP: (TerminationCode.CONTROL_MESSAGE_TIMEOUT, "no SETUP"),
-    Timer.CONTROL_MESSAGE: (TerminationCode.CONTROL_MESSAGE_TIMEOUT, "unfinished message"),
-    Timer.DATA_STREAM: (TerminationCode.DATA_STREAM_TIMEOUT, "unfinished header or Object"),
-    Timer.GOAWAY: (TerminationCode.GOAWAY_TIMEOUT, "requests are still open"),
-}
 
 
 class Session:
@@ -83,6 +73,7 @@ class Session:
         self._namespaces = parts.namespaces
         self._incoming = parts.incoming
         self._outgoing = parts.outgoing
+        self._expiry = Expiry(context, parts)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open" if self._control.is_complete else "setting up"
@@ -120,7 +111,7 @@ class Session:
 
     def advance(self, *, now: float) -> None:
         """Let time pass: apply all deadlines up to `now`."""
-        self._receive(now, self._expire)
+        self._receive(now, self._expiry.apply)
 
     def connection_lost(self, error: TransportError, *, now: float) -> None:
         """Take the end of the connection; what arrived before stays to be read."""
@@ -490,6 +481,28 @@ class Session:
         if self._command(now):
             self._outgoing.send_object(stream_id, obj)
 
+    def begin_object(
+        self, stream_id: StreamId, obj: Object, payload_length: int, *, now: float
+    ) -> None:
+        """Write the header of an Object whose payload is not whole yet.
+
+        `send_payload` gives the payload, in any number of parts; until the last of them nothing
+        else can be written on the stream, and it can end with a reset alone.
+
+        Args:
+            stream_id: The data stream.
+            obj: The Object, with an empty payload.
+            payload_length: Octets of the payload, at least one.
+            now: Monotonic seconds.
+        """
+        if self._command(now):
+            self._outgoing.begin_object(stream_id, obj, payload_length)
+
+    def send_payload(self, stream_id: StreamId, data: bytes, *, now: float) -> None:
+        """Write the next octets of an Object that was begun with `begin_object`."""
+        if self._command(now):
+            self._outgoing.send_payload(stream_id, data)
+
     def send_marker(
         self, stream_id: StreamId, marker: RangeMarker, location: Location, *, now: float
     ) -> None:
@@ -527,28 +540,6 @@ class Session:
             self._outgoing.send_datagram(request_id, obj, end_of_group=end_of_group)
 
     # The inside.
-
-    def _expire(self) -> None:
-        context = self._context
-        while (due := context.deadlines.pop_due(context.now)) is not None:
-            self._expire_one(*due)
-
-    def _expire_one(self, timer: Timer, subject: int) -> None:
-        match timer:
-            case Timer.ANSWER:
-                self._requests.expire(RequestId(subject))
-            case Timer.UPDATE_ANSWER:
-                self._updates.expire(RequestId(subject))
-            case Timer.DRAIN:
-                self._subscriptions.expire(RequestId(subject))
-            case Timer.REQUEST_GOAWAY:
-                self._requests.expire_goaway(RequestId(subject))
-            case Timer.PENDING_STREAM:
-                self._incoming.expire_held(StreamId(subject))
-            case _:
-                if timer is not Timer.GOAWAY or self._registry.by_id:
-                    code, reason = _FATAL[timer]
-                    raise RemoteProtocolError(code, f"deadline passed: {reason} ({subject})")
 
     def _command(self, now: float) -> bool:
         """Note the time of a command; tell whether it can still matter."""

@@ -116,15 +116,20 @@ class FetchEncoder:
     def __repr__(self) -> str:
         return f"FetchEncoder(after=({self._group_id}, {self._object_id}))"
 
-    def object_header(self, obj: Object) -> bytes:
+    def object_header(self, obj: Object, payload_length: int | None = None) -> bytes:
         """Encode everything of an Object before its payload.
+
+        Args:
+            obj: The Object.
+            payload_length: Octets of a payload that is not in `obj` yet; None if it is.
 
         Raises:
             LocalProtocolError: The Object is out of order, or its status is not NORMAL.
         """
+        length = len(obj.payload) if payload_length is None else payload_length
         if self._continues(obj):
             self._object_id += 1
-            return b"\x00" + encode_vi64(len(obj.payload))
+            return b"\x00" + encode_vi64(length)
         if obj.status:
             raise LocalProtocolError(f"{obj.status.name} on a fetch stream")
         flags, group_field, object_field = self._place(obj.group_id, obj.object_id)
@@ -138,7 +143,7 @@ class FetchEncoder:
         if raw:
             flags |= _PROPERTIES
             fields += encode_vi64(len(raw)) + raw
-        header = encode_vi64(flags) + fields + encode_vi64(len(obj.payload))
+        header = encode_vi64(flags) + fields + encode_vi64(length)
         self._group_id, self._object_id = obj.group_id, obj.object_id
         self._subgroup_id, self._priority = obj.subgroup_id, obj.publisher_priority
         return header

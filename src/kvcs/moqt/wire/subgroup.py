@@ -143,7 +143,11 @@ class ObjectHeader(NamedTuple):
 
 
 def encode_object_header(
-    obj: Object, *, previous_object_id: int | None, has_properties: bool
+    obj: Object,
+    *,
+    previous_object_id: int | None,
+    has_properties: bool,
+    payload_length: int | None = None,
 ) -> bytes:
     """Encode everything of an Object before its payload.
 
@@ -151,6 +155,7 @@ def encode_object_header(
         obj: The Object.
         previous_object_id: Object ID before it on this stream, None for the first.
         has_properties: As in the header of the stream.
+        payload_length: Octets of a payload that is not in `obj` yet; None if it is.
 
     Raises:
         LocalProtocolError: Object IDs do not ascend, there are properties where the header of
@@ -168,7 +173,7 @@ def encode_object_header(
         header += encode_vi64(len(raw)) + raw
     elif raw:
         raise LocalProtocolError("properties on a Subgroup stream without PROPERTIES")
-    length = len(obj.payload)
+    length = len(obj.payload) if payload_length is None else payload_length
     if length:
         return header + encode_vi64(length)
     return header + b"\x00" + encode_vi64(obj.status)

@@ -1,9 +1,9 @@
 import pytest
 
 from kvcs.errors import LocalProtocolError
-from kvcs.moqt.codepoints import RangeMarker
+from kvcs.moqt.codepoints import GroupOrder, RangeMarker
 from kvcs.moqt.session.actions import ResetStream, SendStream, SetPriority
-from kvcs.moqt.session.events import StreamAborted, StreamStopped
+from kvcs.moqt.session.events import ObjectReceived, StreamAborted, StreamStopped
 from kvcs.moqt.session.limits import SessionConfig, SessionLimits
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.subgroup import SubgroupHeader
@@ -71,6 +71,47 @@ def test_finished_stream_takes_nothing_more(subscribed):
         server.send_object(stream_id, obj(0), now=0)
 
 
+def test_payload_that_follows_its_header_in_parts_arrives_like_a_whole_one(subscribed):
+    server = subscribed.server
+    stream_id = server.open_subgroup(0, HEADER, priority=6, now=0)
+    server.begin_object(stream_id, obj(3, b""), 5, now=0)
+    for part in (b"ab", b"c", b"de"):
+        server.send_payload(stream_id, part, now=0)
+    server.send_object(stream_id, obj(4), now=0)
+
+    events, _ = subscribed.run()
+
+    received = [event.obj for event in events if isinstance(event, ObjectReceived)]
+    assert received == [obj(3, b"abcde"), obj(4)]
+
+
+def test_inside_an_object_nothing_but_its_payload_can_be_written(subscribed):
+    server = subscribed.server
+    stream_id = server.open_subgroup(0, HEADER, priority=6, now=0)
+    server.begin_object(stream_id, obj(3, b""), 5, now=0)
+
+    for command in (
+        lambda: server.send_object(stream_id, obj(4), now=0),
+        lambda: server.begin_object(stream_id, obj(4, b""), 5, now=0),
+        lambda: server.finish_stream(stream_id, now=0),
+        lambda: server.send_payload(stream_id, b"abcdef", now=0),
+    ):
+        with pytest.raises(LocalProtocolError):
+            command()
+    server.reset_stream(stream_id, 0, now=0)
+
+    events, _ = subscribed.run()
+    assert StreamAborted(0, stream_id, 0) in events
+
+
+@pytest.mark.parametrize(("payload", "length"), [(b"", 0), (b"x", 5)])
+def test_payload_that_follows_has_octets_and_none_is_there_yet(subscribed, payload, length):
+    stream_id = subscribed.server.open_subgroup(0, HEADER, priority=6, now=0)
+
+    with pytest.raises(LocalProtocolError):
+        subscribed.server.begin_object(stream_id, obj(3, payload), length, now=0)
+
+
 def test_stream_can_be_ranked_anew_within_bounds(subscribed):
     server = subscribed.server
     stream_id = server.open_subgroup(0, HEADER, priority=6, now=0)
@@ -130,6 +171,16 @@ def test_subscriber_cannot_send_data(subscribed):
         subscribed.client.open_subgroup(0, HEADER, priority=4, now=0)
     with pytest.raises(LocalProtocolError):
         subscribed.client.send_datagram(0, obj(0), now=0)
+
+
+def test_no_marker_can_be_written_inside_an_object(pair):
+    pair.client.fetch(TRACK, now=0)
+    pair.run()
+    stream_id = pair.server.open_fetch_stream(0, order=GroupOrder.ASCENDING, priority=6, now=0)
+    pair.server.begin_object(stream_id, obj(3, b""), 5, now=0)
+
+    with pytest.raises(LocalProtocolError, match="inside an Object"):
+        pair.server.send_marker(stream_id, RangeMarker.UNKNOWN, Location(1, 4), now=0)
 
 
 def test_fetch_takes_no_subgroup_stream_and_no_datagram(pair):
