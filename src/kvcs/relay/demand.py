@@ -13,6 +13,7 @@ deliveries are kept here, to know what is still needed of the store.
 Source: MOQT draft 22, Sections 3.1, 3.2.3, 7.4, 7.6 and 9.20.6.
 """
 
+import math
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -47,6 +48,8 @@ from kvcs.relay.waiting import Probe, Question, Waiting
 __all__ = ("Demand",)
 
 _LAST_WORDS: Final = (RequestCancelled, RequestRejected, SessionClosed, SubscriberFinished)
+# A publisher that speaks more often is heard, and passed on together.
+_NOTIFY_INTERVAL: Final = 1.0
 _LEAVING: Final = Refusal(RequestErrorCode.GOING_AWAY, "this relay is going away")
 
 
@@ -71,6 +74,8 @@ class Demand:
         self._questions = Questions(self.supply, host, self)
         self._served: dict[Route, _Served] = {}
         self._missed: set[Delivery] = set()
+        self._is_notifying = False
+        self._notified_at = -math.inf
 
     def __repr__(self) -> str:
         waiting = len(self._subscribes) + len(self._questions)
@@ -118,6 +123,7 @@ class Demand:
             self._host.schedule(deadline, self._expire)
         route = peer.route(event.request_id)
         self._subscribes[route] = Waiting(peer, event, deadline)
+        self._ask_new_group(event.parameters, now)
         peer.follow(event.request_id, partial(self._receive, peer, event.request_id))
         self.settle(now=now)
 
@@ -261,10 +267,16 @@ class Demand:
         elif waiting is None:
             fills = self._count_fills(route)
             peer.responder.receive(event, now=now)
+            if isinstance(event, UpdateReceived):
+                self._ask_new_group(event.parameters, now)
             self._host.metrics.fetches_served += self._count_fills(route) - fills
             if self.wants_objects and self.supply.is_established(peer):
                 self.supply.subscribe(peer, forward=True, rendezvous_ms=0, now=now)
             peer.wake()
+
+    def _ask_new_group(self, parameters: Parameters, now: float) -> None:
+        if parameters.new_group_request is not None:
+            self.supply.new_groups.ask(parameters.new_group_request, now=now)
 
     def _count_fills(self, route: Route) -> int:
         served = self._served.get(route)
@@ -298,6 +310,22 @@ class Demand:
     def supply_changed(self, *, now: float) -> None:
         """Look at everything that waits again."""
         self.settle(now=now)
+
+    def largest_notified(self, *, now: float) -> None:
+        """Tell paused subscribers how far the Track is, soon and together."""
+        if not self._is_notifying:
+            self._is_notifying = True
+            self._host.schedule(max(now, self._notified_at + _NOTIFY_INTERVAL), self._notify)
+
+    def _notify(self, now: float) -> None:
+        self._is_notifying = False
+        self._notified_at = now
+        state = Parameters(largest_object=self.supply.store.largest)
+        for route, (peer, delivery) in self._served.items():
+            is_paused = isinstance(delivery, SubscriptionDelivery) and not delivery.terms.forward
+            if is_paused and not delivery.finished and peer.session.is_active(route.request_id):
+                peer.session.notify_state(route.request_id, state, now=now)
+                peer.wake()
 
     def supply_refused(self, peer: Peer, refusal: Refusal, *, now: float) -> None:
         """Note that a publisher refused, and ask others; else refuse in turn."""

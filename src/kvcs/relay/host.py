@@ -62,6 +62,15 @@ class SupplyListener(Protocol):
         """Look at everything that waits again."""
         ...
 
+    @property
+    def wants_objects(self) -> bool:
+        """A subscriber is not paused."""
+        ...
+
+    def largest_notified(self, *, now: float) -> None:
+        """Note that a publisher said that the Track went on, without sending Objects."""
+        ...
+
     def supply_refused(self, peer: Peer, refusal: Refusal, *, now: float) -> None:
         """Note that a publisher refused a subscription."""
         ...

@@ -42,11 +42,12 @@ from kvcs.relay.host import Host, SupplyListener
 from kvcs.relay.inquiries import Inquiries
 from kvcs.relay.moves import Moves
 from kvcs.relay.namespaces import PeerId
+from kvcs.relay.new_groups import NewGroups
 from kvcs.relay.peer import Peer
 from kvcs.relay.publishers import Publishers
 from kvcs.relay.refusal import NOT_FOUND, Refusal
 from kvcs.relay.switchover import Backlog, Switchover
-from kvcs.relay.upstream import UpstreamState, UpstreamSubscription
+from kvcs.relay.upstream import SubscriptionWish, UpstreamState, UpstreamSubscription
 from kvcs.relay.upstream_fetch import UpstreamFetch
 from kvcs.relay.upstream_status import UpstreamStatus
 
@@ -57,6 +58,8 @@ _logger = logging.getLogger("kvcs.relay")
 # How often gaps are looked at without news: what had arrived may have been dropped again,
 # and a subscriber that has fallen behind may have taken what was fetched for it.
 _RECHECK: Final = 0.25
+# A publisher that lets subscriptions expire sooner has them renewed no more often than this.
+_LEAST_RENEWAL: Final = 1.0
 # Ends of an upstream subscription that are ends for everybody; all others concern our own.
 _ENDED: Final = frozenset(
     {PublishDoneCode.TRACK_ENDED, PublishDoneCode.EXPIRED, PublishDoneCode.MALFORMED_TRACK}
@@ -76,6 +79,7 @@ class Supply:
         inquiries: What they are asked.
         gaps: What deliveries wait for.
         switchover: What becomes of running subscriptions when a publisher is lost.
+        new_groups: Groups that subscribers want publishers to begin.
     """
 
     def __init__(self, name: FullTrackName, host: Host, listener: SupplyListener) -> None:
@@ -99,6 +103,7 @@ class Supply:
             ask=self.inquiries.ask,
             ask_status=lambda now: self.inquiries.ask_status(now=now),
         )
+        self.new_groups = NewGroups(self.store, self.subscriptions)
         self._moves = Moves(host, self.publishers, self.subscriptions, self._subscribe_instead)
         self.switchover = Switchover(self, wait=host.limits.publisher_wait)
         self._host = host
@@ -165,8 +170,11 @@ class Supply:
         if serving:
             # One is Pending, or about to be over; either way there will be news.
             return True
+        wish = SubscriptionWish(
+            forward=forward, rendezvous_ms=rendezvous_ms, new_group=self.new_groups.take()
+        )
         for peer in self.publishers.for_subscribe(asker, denied):
-            self._subscribe_to(peer, forward=forward, rendezvous_ms=rendezvous_ms, now=now)
+            self._subscribe_to(peer, wish, now=now)
         return bool(self._serving(asker))
 
     def publisher_appeared(self, peer: Peer, *, forward: bool, now: float) -> None:
@@ -177,12 +185,12 @@ class Supply:
             return
         known = {subscription.peer.id for subscription in self.subscriptions}
         if peer.id not in known and not self.publishers.is_distrusted(peer):
-            self._subscribe_to(peer, forward=forward, rendezvous_ms=0, now=now)
+            self._subscribe_to(peer, SubscriptionWish(forward=forward), now=now)
 
     def publish(self, peer: Peer, event: PublishReceived, *, now: float) -> None:
         """Take a PUBLISH that was accepted; what is pushed warms the cache."""
         self._learn_properties(event.properties)
-        subscription = UpstreamSubscription.published(self, peer, event)
+        subscription = UpstreamSubscription.published(self, peer, event, now=now)
         self.subscriptions.append(subscription)
         subscription.resume(now=now)
         self._host.metrics.upstream_subscriptions += 1
@@ -198,12 +206,10 @@ class Supply:
                 subscription.cancel(StreamResetCode.CANCELLED, now=now)
 
     def _subscribe_to(
-        self, peer: Peer, *, forward: bool, rendezvous_ms: int, now: float
+        self, peer: Peer, wish: SubscriptionWish, *, now: float
     ) -> UpstreamSubscription | None:
         try:
-            subscription = UpstreamSubscription.subscribe(
-                self, peer, forward=forward, rendezvous_ms=rendezvous_ms, now=now
-            )
+            subscription = UpstreamSubscription.subscribe(self, peer, wish, now=now)
         except LocalProtocolError:
             # The session takes no new requests; it is as good as gone.
             return None
@@ -213,7 +219,7 @@ class Supply:
     def _subscribe_instead(
         self, peer: Peer, old: UpstreamSubscription, now: float
     ) -> UpstreamSubscription | None:
-        return self._subscribe_to(peer, forward=old.forward, rendezvous_ms=0, now=now)
+        return self._subscribe_to(peer, SubscriptionWish(forward=old.forward), now=now)
 
     def sacrifice(self, group_id: int, *, now: float) -> None:
         """Stop fetching a Group, and what follows it, that nobody waits for right now."""
@@ -309,6 +315,29 @@ class Supply:
     def subscription_resumed(self, *, now: float) -> None:
         """Note that a paused subscription forwards again."""
         self.switchover.established(now=now)
+        self._look_again(now)
+
+    def subscription_expires(
+        self, subscription: UpstreamSubscription, lifetime: float, *, now: float
+    ) -> None:
+        """Renew a subscription when half of its time is over."""
+
+        def renew(now: float) -> None:
+            if subscription in self.subscriptions:
+                subscription.renew(now=now)
+
+        self._host.schedule(now + max(lifetime / 2, _LEAST_RENEWAL), renew)
+
+    def state_notified(
+        self, subscription: UpstreamSubscription, largest: Location | None, *, now: float
+    ) -> None:
+        """Note a PUBLISH_STATE_NOTIFY of a publisher."""
+        before = self.store.largest
+        self.largest_advertised(largest)
+        if self._listener.wants_objects:
+            subscription.resume(now=now)
+        if self.store.largest != before:
+            self._listener.largest_notified(now=now)
         self._look_again(now)
 
     def subscription_leaving(self, subscription: UpstreamSubscription, *, now: float) -> None:

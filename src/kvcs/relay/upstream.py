@@ -13,6 +13,7 @@ from enum import Enum, auto
 from typing import Final, Protocol, Self
 
 from kvcs.errors import (
+    LocalProtocolError,
     MalformedTrack,
     PublishDoneCode,
     StreamResetCode,
@@ -41,13 +42,19 @@ from kvcs.moqt.track.interval import IntervalSet, to_position
 from kvcs.moqt.track.store import MAX_SUBGROUPS, TrackStore
 from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.object import Object
-from kvcs.moqt.wire.parameters import Parameters
+from kvcs.moqt.wire.parameters import NO_PARAMETERS, Parameters
 from kvcs.moqt.wire.properties import Properties
 from kvcs.moqt.wire.subgroup import SubgroupHeader
 from kvcs.names import FullTrackName, Location
 from kvcs.relay.peer import Peer
 
-__all__ = ("ObjectSink", "SubscriptionSink", "UpstreamState", "UpstreamSubscription")
+__all__ = (
+    "ObjectSink",
+    "SubscriptionSink",
+    "SubscriptionWish",
+    "UpstreamState",
+    "UpstreamSubscription",
+)
 
 _NEXT_OBJECT: Final = LocationFilter.next_object()
 
@@ -108,6 +115,18 @@ class SubscriptionSink(ObjectSink, Protocol):
         """Note that a publisher asks for a subscription to be made anew."""
         ...
 
+    def subscription_expires(
+        self, subscription: "UpstreamSubscription", lifetime: float, *, now: float
+    ) -> None:
+        """Note that a subscription lasts so many seconds from now, unless it is renewed."""
+        ...
+
+    def state_notified(
+        self, subscription: "UpstreamSubscription", largest: Location | None, *, now: float
+    ) -> None:
+        """Note a PUBLISH_STATE_NOTIFY of a publisher."""
+        ...
+
     def subscription_closing(self, subscription: "UpstreamSubscription", *, now: float) -> None:
         """Note that a publisher opens no more streams on a subscription."""
         ...
@@ -124,6 +143,21 @@ class SubscriptionSink(ObjectSink, Protocol):
             now: Monotonic seconds.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionWish:
+    """What a SUBSCRIBE to a publisher is to say.
+
+    Attributes:
+        forward: Objects are wanted now.
+        rendezvous_ms: Milliseconds that the publisher may wait for another one.
+        new_group: NEW_GROUP_REQUEST; None for no wish.
+    """
+
+    forward: bool
+    rendezvous_ms: int = 0
+    new_group: int | None = None
 
 
 class UpstreamSubscription:
@@ -158,25 +192,28 @@ class UpstreamSubscription:
 
     @classmethod
     def subscribe(
-        cls, sink: SubscriptionSink, peer: Peer, *, forward: bool, rendezvous_ms: int, now: float
+        cls, sink: SubscriptionSink, peer: Peer, wish: SubscriptionWish, *, now: float
     ) -> Self:
         """Send SUBSCRIBE to a publisher."""
         parameters = Parameters(
             location_filter=_NEXT_OBJECT,
-            forward=None if forward else False,
-            rendezvous_timeout_ms=rendezvous_ms or None,
+            forward=None if wish.forward else False,
+            rendezvous_timeout_ms=wish.rendezvous_ms or None,
+            new_group_request=wish.new_group,
         )
         request_id = peer.session.subscribe(sink.name, parameters, now=now)
         peer.wake()
-        return cls(sink, peer, request_id, forward=forward)
+        return cls(sink, peer, request_id, forward=wish.forward)
 
     @classmethod
-    def published(cls, sink: SubscriptionSink, peer: Peer, event: PublishReceived) -> Self:
+    def published(
+        cls, sink: SubscriptionSink, peer: Peer, event: PublishReceived, *, now: float
+    ) -> Self:
         """Follow a PUBLISH that was accepted."""
         forward = event.parameters.forward is not False
         subscription = cls(sink, peer, event.request_id, forward=forward)
         subscription.pushed = True
-        subscription._establish(event.parameters.largest_object)
+        subscription._establish(event.parameters, now)
         return subscription
 
     def __repr__(self) -> str:
@@ -189,10 +226,28 @@ class UpstreamSubscription:
 
     def resume(self, *, now: float) -> None:
         """Ask a paused publisher to forward."""
-        if not self.forward and self.peer.session.is_active(self.request_id):
-            self.forward = True
-            self.peer.session.update(self.request_id, Parameters(forward=True), now=now)
-            self.peer.wake()
+        if not self.forward:
+            self.forward = self._update(Parameters(forward=True), now)
+
+    def request_new_group(self, group_id: int, *, now: float) -> None:
+        """Ask the publisher to begin a Group."""
+        self._update(Parameters(new_group_request=group_id), now)
+
+    def renew(self, *, now: float) -> None:
+        """Ask the publisher to keep up a subscription that would expire."""
+        self._update(NO_PARAMETERS, now)
+
+    def _update(self, parameters: Parameters, now: float) -> bool:
+        """Send REQUEST_UPDATE; tell whether that was possible."""
+        if self.state is UpstreamState.DONE or not self.peer.session.is_active(self.request_id):
+            return False
+        try:
+            self.peer.session.update(self.request_id, parameters, now=now)
+        except LocalProtocolError:
+            # So many are unanswered that the publisher takes no more of them.
+            return False
+        self.peer.wake()
+        return True
 
     def cancel(self, code: StreamResetCode, *, now: float) -> None:
         """Unsubscribe; nothing more is heard of it."""
@@ -235,17 +290,17 @@ class UpstreamSubscription:
     def _receive_answer(self, event: Event, now: float) -> None:
         match event:
             case SubscribeAccepted():
-                self._establish(event.parameters.largest_object)
+                self._establish(event.parameters, now)
                 self._sink.subscription_established(self, event.properties, now=now)
             case RequestRejected():
                 self.state = UpstreamState.DONE
                 self.peer.forget(self.request_id)
                 self._sink.subscription_refused(self, event, now=now)
             case UpdateAccepted():
-                self._establish(event.parameters.largest_object)
+                self._establish(event.parameters, now)
                 self._sink.subscription_resumed(now=now)
             case StateNotified():
-                self._sink.largest_advertised(event.parameters.largest_object)
+                self._receive_state(event.parameters, now)
             case UpdateReceived():
                 # A publisher may update its own PUBLISH; it changes nothing that we decide.
                 self.peer.session.accept_update(self.request_id, now=now)
@@ -314,13 +369,27 @@ class UpstreamSubscription:
             )
         self._sink.stream_ended(now=now)
 
-    def _establish(self, largest: Location | None) -> None:
+    def _establish(self, parameters: Parameters, now: float) -> None:
+        largest = parameters.largest_object
         self.was_established = True
         if self.state is UpstreamState.PENDING:
             self.state = UpstreamState.ESTABLISHED
         self._sink.largest_advertised(largest)
         if self.forward and self.live_from is None:
             self.live_from = 0 if largest is None else to_position(largest) + 1
+        if parameters.expires_ms:
+            self._sink.subscription_expires(self, parameters.expires_ms / 1000, now=now)
+
+    def _receive_state(self, parameters: Parameters, now: float) -> None:
+        """Take what a publisher changed by itself."""
+        forward, largest = parameters.forward, parameters.largest_object
+        if forward is False:
+            self.forward, self.live_from = False, None
+        elif forward is True:
+            self.forward = True
+            if self.live_from is None:
+                self.live_from = 0 if largest is None else to_position(largest) + 1
+        self._sink.state_notified(self, largest, now=now)
 
     def _end(self, now: float, *, is_whole: bool) -> None:
         self.state = UpstreamState.DONE

@@ -134,6 +134,11 @@ class Properties:
         return GroupOrder.ASCENDING if value is None else GroupOrder(value)
 
     @property
+    def dynamic_groups(self) -> bool:
+        """DYNAMIC_GROUPS: the publisher takes NEW_GROUP_REQUEST."""
+        return self._integer(PropertyType.DYNAMIC_GROUPS) == 1
+
+    @property
     def prior_group_id_gap(self) -> int:
         """Number of Groups before this one that never exist."""
         return self._integer(PropertyType.PRIOR_GROUP_ID_GAP) or 0
