@@ -1,10 +1,9 @@
-from dataclasses import replace
-
-from tests.unit.relay.world import TRACK, block
+from tests.unit.relay.world import TRACK, payload
 
 from kvcs.errors import PublishDoneCode
 from kvcs.moqt.session import events as ev
 from kvcs.moqt.wire.filters import LocationFilter
+from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.parameters import Parameters
 from kvcs.moqt.wire.properties import Properties
 
@@ -12,8 +11,15 @@ NEXT = Parameters(location_filter=LocationFilter.next_object())
 ALL = LocationFilter.absolute_start(0, 0)
 
 
-def datagram(group_id, object_id, **changes):
-    return replace(block(group_id, object_id), subgroup_id=None, **changes)
+def datagram(group_id, object_id, **fields):
+    return Object(
+        group_id=group_id,
+        object_id=object_id,
+        subgroup_id=None,
+        publisher_priority=fields.pop("publisher_priority", 0),
+        payload=payload(group_id, object_id),
+        **fields,
+    )
 
 
 def came(client, request_id):
