@@ -71,7 +71,7 @@ from kvcs.moqt.wire import (
 )
 from kvcs.moqt.wire.frame import encode_frame
 from kvcs.names import FullTrackName, Location, TrackNamespace
-from kvcs.varint import MAX_VI64, NeedMore
+from kvcs.varint import MAX_VI64, NeedMore, decode_vi64, encode_vi64
 
 many = settings(deadline=None, derandomize=True, max_examples=300)
 some = settings(deadline=None, derandomize=True, max_examples=100)
@@ -339,6 +339,16 @@ def test_body_of_arbitrary_bytes_decodes_or_closes_the_session(message_type):
 
 def has_fault(message):
     return getattr(getattr(message, "parameters", None), "filter_fault", None) is not None
+
+
+@many
+@given(blocks(Scope.FILL, FillParameters))
+def test_fill_means_the_same_with_a_count_and_without(fill):
+    counted = fill.encode()
+    bare = counted[len(encode_vi64(decode_vi64(counted)[0])) :]
+
+    assert FillParameters.decode(counted) == fill
+    assert FillParameters.decode(bare) == fill
 
 
 @many

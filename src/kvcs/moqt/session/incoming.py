@@ -164,16 +164,16 @@ class IncomingStreams:
 
     def _open(self, stream_id: StreamId, data: bytes | memoryview, *, fin: bool) -> None:
         begun = self._opening.pop(stream_id, b"")
-        streams = len(self._streams) + len(self._opening)
-        if not begun and streams >= self._context.limits.max_data_streams:
-            self._refuse(stream_id, _EXCESSIVE_LOAD, fin=fin)
-            return
         data = begun + data if begun else data
         try:
             self._identify(stream_id, data, fin=fin)
         except NeedMore:
             if fin:
                 raise violation(f"FIN inside the header of stream {stream_id}") from None
+            if self._is_full and len(self._opening) >= self._context.limits.max_pending_streams:
+                # Whose it is cannot be known, so that nobody can be told.
+                self._refuse(stream_id, _EXCESSIVE_LOAD, fin=False)
+                return
             self._opening[stream_id] = bytes(data)
             self._watch(stream_id, is_unfinished=True)
 
@@ -238,12 +238,32 @@ class IncomingStreams:
         fin: bool,
     ) -> None:
         stream_id = opened.stream_id
+        if self._is_full:
+            self._refuse_surplus(request, opened, fin=fin)
+            return
         stream = DataStream(self._context, request, stream_id, records)
         self._streams[stream_id] = stream
         request.incoming.add(stream_id)
         request.streams_seen += 1
         self._context.emit(opened)
         self._feed(stream_id, stream, memoryview(reader.data)[reader.offset :], fin=fin)
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether the peer has as many streams open as it may."""
+        streams = len(self._streams) + len(self._opening)
+        return streams >= self._context.limits.max_data_streams
+
+    def _refuse_surplus(
+        self, request: Request, opened: SubgroupOpened | FetchOpened, *, fin: bool
+    ) -> None:
+        """Refuse a stream that is one too many, and let it begin and end for its request."""
+        stream_id, context = opened.stream_id, self._context
+        self._refuse(stream_id, _EXCESSIVE_LOAD, fin=fin)
+        request.streams_seen += 1
+        context.emit(opened)
+        context.emit(StreamAborted(request.request_id, stream_id, _EXCESSIVE_LOAD))
+        self._on_data_end(request)
 
     def _feed(
         self, stream_id: StreamId, stream: DataStream, data: bytes | memoryview, *, fin: bool

@@ -1,21 +1,26 @@
 import pytest
 
-from kvcs.errors import TerminationCode
+from kvcs.errors import StreamResetCode, TerminationCode
 from kvcs.moqt.codepoints import ObjectStatus
 from kvcs.moqt.session.actions import CloseSession, StopSending
 from kvcs.moqt.session.events import (
+    FetchOpened,
     ObjectBegun,
     ObjectPayload,
     ObjectReceived,
     StreamAborted,
     StreamFinished,
     SubgroupOpened,
+    SubscriptionDrained,
 )
+from kvcs.moqt.wire.fetch import FetchOk
+from kvcs.moqt.wire.fetch_stream import FetchHeader
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.properties import Properties
+from kvcs.moqt.wire.publish import PublishDone
 from kvcs.moqt.wire.subgroup import SubgroupHeader
 from kvcs.moqt.wire.subscribe import SubscribeOk
-from kvcs.names import FullTrackName, TrackNamespace
+from kvcs.names import FullTrackName, Location, TrackNamespace
 from kvcs.varint import encode_vi64
 
 TRACK = FullTrackName(TrackNamespace((b"kvcs",)), b"t")
@@ -290,7 +295,7 @@ def test_unfinished_objects_share_a_budget(make_subscriber):
     assert peer.session._context.partial_bytes == 0
 
 
-def test_streams_beyond_the_limit_are_refused(make_subscriber):
+def test_streams_beyond_the_limit_are_refused_and_their_request_learns_of_it(make_subscriber):
     peer = make_subscriber(max_data_streams=1)
 
     peer.say(7, HEADER)
@@ -298,9 +303,47 @@ def test_streams_beyond_the_limit_are_refused(make_subscriber):
     peer.say(7, b"", fin=True)
     taken = peer.say(19, HEADER)
 
-    assert refused == []
+    assert [type(event) for event in refused] == [SubgroupOpened, StreamAborted] * 2
+    assert {event.code for event in refused[1::2]} == {StreamResetCode.EXCESSIVE_LOAD}
+    assert peer.session.streams_seen(0) == 4
     assert [type(event) for event in taken] == [SubgroupOpened]
     assert peer.session.take_actions() == [StopSending(15, 9)]
+
+
+def test_subscription_with_refused_streams_ends_with_its_publish_done(make_subscriber):
+    peer = make_subscriber(max_data_streams=1)
+    peer.say(7, HEADER)
+    peer.say(11, HEADER)
+    peer.say(7, b"", fin=True)
+
+    events = peer.say(0, PublishDone(status_code=2, stream_count=2))
+
+    assert SubscriptionDrained(0, True) in events
+
+
+def test_refused_stream_of_a_fetch_ends_its_data(to_client):
+    peer = to_client(max_data_streams=1)
+    peer.session.fetch(TRACK, now=0)
+    peer.session.fetch(TRACK, now=0)
+    peer.session.take_actions()
+    peer.say(7, FetchHeader(0).encode())
+
+    events = peer.say(11, FetchHeader(2).encode())
+    answer = FetchOk(end_of_track=False, end_location=Location(0, 0))
+    peer.say(4, answer)
+
+    assert [type(event) for event in events] == [FetchOpened, StreamAborted]
+    assert not peer.session.is_active(2)
+
+
+def test_headers_that_never_end_are_bounded_beside_the_streams(make_subscriber):
+    peer = make_subscriber(max_data_streams=1, max_pending_streams=2)
+    peer.say(7, HEADER)
+
+    for stream_id in (11, 15, 19):
+        peer.say(stream_id, HEADER[:1])
+
+    assert peer.session.take_actions() == [StopSending(19, 9)]
 
 
 def test_streams_inside_their_header_count(make_subscriber):
