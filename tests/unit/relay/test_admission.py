@@ -251,3 +251,18 @@ def test_tokens_beyond_the_cache_close_that_session_only(make_world):
     (closed,) = [event for event in client.events if isinstance(event, ev.SessionClosed)]
     assert closed.error.code == TerminationCode.AUTH_TOKEN_CACHE_OVERFLOW
     assert not other.session.is_closed
+
+
+def test_bad_token_for_a_request_that_waits_refuses_the_request(make_world):
+    def refuse_bad(access):
+        is_bad = any(token.value == b"bad" for token in access.tokens)
+        return RequestErrorCode.UNAUTHORIZED if is_bad else None
+
+    client = make_world(authorize=refuse_bad).client()
+    request_id = client.subscribe(Parameters(rendezvous_timeout_ms=30_000))
+    bad = (Token.use_value(b"bad"),)
+
+    client.send(client.session.update, request_id, Parameters(authorization_tokens=bad))
+
+    assert client.rejection(request_id) is RequestErrorCode.UNAUTHORIZED
+    assert not client.link.session.is_closed

@@ -206,11 +206,11 @@ def test_publisher_that_resumes_by_itself_needs_no_update(world):
     publisher = world.publisher()
     publisher.add_groups(0)
     paused(world)
-    assert not world.core._tracks[TRACK].supply.is_forwarding
+    assert not world.core._tracks[TRACK].supply.subscriptions[0].is_forwarding
 
     notify(publisher, forward=True, largest_object=Location(0, 4))
 
-    assert world.core._tracks[TRACK].supply.is_forwarding
+    assert world.core._tracks[TRACK].supply.subscriptions[0].is_forwarding
     other = world.client()
     other.subscribe(Parameters(location_filter=NEXT))
     assert updates(publisher) == []
