@@ -2,8 +2,8 @@
 
 The parent relay lives through everything: what it holds at the end is what it held at the start.
 The child, the publishers, the consumers and the intruders are killed and started again, and all
-are stopped (SIGSTOP) now and then, as the seed has it. Then peace comes back, and a new publisher
-and new consumers at both relays must succeed.
+are stopped (SIGSTOP) now and then, as the seed has it. Then peace comes back, and new publishers
+and consumers at both relays must succeed.
 """
 
 import asyncio
@@ -96,7 +96,7 @@ class Scene:
         self.peers = [
             *(self.peer("publisher", relay) for relay in (near, near, far)),
             *(self.peer("consumer", relay) for relay in (near, near, far, far)),
-            *(self.peer("intruder", relay) for relay in (near, far)),
+            *(self.peer("intruder", relay) for relay in (near, near, far, far)),
         ]
 
     def relay(self, name, upstream):
@@ -176,11 +176,11 @@ class Scene:
     # Peace.
 
     async def recover(self):
-        """A new publisher and new consumers at both relays get everything."""
-        publisher = self.peer("publisher", self.parent, prompt=LAST_PROMPT)
-        await publisher.start()
-        self.peers.append(publisher)
+        """A new publisher and a new consumer at each relay get along."""
         for relay in (self.parent, self.child):
+            publisher = self.peer("publisher", relay, prompt=LAST_PROMPT)
+            self.peers.append(publisher)
+            await publisher.start()
             consumer = self.peer("consumer", relay, prompt=LAST_PROMPT)
             self.peers.append(consumer)
             outcomes = []
