@@ -40,6 +40,7 @@ from kvcs.moqt.session.actions import (
     SendStream,
     SetPriority,
     StopSending,
+    StreamId,
 )
 from kvcs.moqt.session.events import (
     Event,
@@ -130,7 +131,7 @@ class Connection(Requester):
                 second's worth; a faster one is closed. None for no limit.
         """
         super().__init__(session)
-        self.outbox = Outbox(on_ready=self.wake)
+        self.outbox = Outbox(on_ready=self.wake, is_drained=transport.is_drained)
         self.peer = str(transport.peer_address)
         self._transport = transport
         self._close_timeout = close_timeout
@@ -170,6 +171,10 @@ class Connection(Requester):
     def queued_bytes(self) -> int:
         """Octets that wait for the peer."""
         return self._transport.queued_bytes
+
+    def is_drained(self, stream_id: StreamId) -> bool:
+        """Tell whether all that was written on a stream was handed to the network."""
+        return self._transport.is_drained(stream_id)
 
     @property
     def closed(self) -> bool:

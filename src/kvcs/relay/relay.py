@@ -243,7 +243,7 @@ class _RelayOutbox(Outbox):
     def __init__(
         self, connection: Connection, metrics: Metrics, egress: EgressBudget[Connection]
     ) -> None:
-        super().__init__(on_ready=connection.wake)
+        super().__init__(on_ready=connection.wake, is_drained=connection.is_drained)
         self._connection = connection
         self._metrics = metrics
         self._egress = egress

@@ -206,6 +206,10 @@ class Transport(Protocol):
         """Bytes below the high-water mark; 0 when the caller should stop writing."""
         ...
 
+    def is_drained(self, stream_id: int) -> bool:
+        """Tell whether all that was written on a stream was handed to the network."""
+        ...
+
     def set_listener(
         self,
         on_events: Callable[[Sequence[TransportEvent]], None],

@@ -113,6 +113,10 @@ class MemoryTransport(Transport):
         """Tell whether the connection has ended at this end."""
         return self._over is not None
 
+    def is_drained(self, stream_id: int) -> bool:
+        """Tell whether nothing of a stream waits."""
+        return not self._queue.owes(stream_id)
+
     def set_listener(
         self,
         on_events: Callable[[Sequence[TransportEvent]], None],

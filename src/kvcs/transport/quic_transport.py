@@ -145,6 +145,10 @@ class QuicTransport(Transport):
         """Bytes below the high-water mark."""
         return max(0, self.config.high_water_bytes - self._queue.queued_bytes)
 
+    def is_drained(self, stream_id: int) -> bool:
+        """Tell whether nothing of a stream waits."""
+        return not self._queue.owes(stream_id)
+
     def set_listener(
         self,
         on_events: Callable[[Sequence[TransportEvent]], None],
@@ -267,12 +271,18 @@ class QuicTransport(Transport):
         stalled = self._loop.time() - self._progress_at
         if stalled >= _STALL_WARNING and not self._warned:
             self._warned = True
+            queue = self._queue
             _logger.warning(
-                "peer %s takes nothing: %d bytes on %d streams wait for its credit",
+                "peer %s takes nothing: %d bytes on %d streams wait for its credit%s",
                 self._peer_address,
-                self._queue.queued_bytes,
-                self._queue.streams,
+                queue.queued_bytes,
+                queue.streams,
+                "; it lets no more streams begin" if self._wants_streams() else "",
             )
+
+    def _wants_streams(self) -> bool:
+        """Tell whether nothing waits but streams that cannot begin."""
+        return self._queue.streams_not_begun == self._queue.streams
 
     # Commands that a full event ring refuses.
 

@@ -56,6 +56,7 @@ class SendQueue:
     """
 
     __slots__ = (
+        "_begun",
         "_fresh",
         "_limit",
         "_piece_bytes",
@@ -79,6 +80,7 @@ class SendQueue:
         self._whole_bytes = stream_bytes // 2
         self._streams: dict[int, _Stream] = {}
         self._fresh: dict[int, _Stream] = {}
+        self._begun: dict[int, int] = {}
         self.queued_bytes = 0
 
     def __repr__(self) -> str:
@@ -90,9 +92,23 @@ class SendQueue:
         return len(self._streams)
 
     @property
+    def streams_not_begun(self) -> int:
+        """Streams beyond those of their kind of which something has left.
+
+        A peer lets streams begin in the order of their ids.
+        """
+        begun = self._begun
+        return sum(s > begun.get(s & 3, s) for s in self._streams)
+
+    @property
     def is_waiting(self) -> bool:
         """Tell whether the rings have not taken all that was written."""
         return any(stream.writes for stream in self._streams.values())
+
+    def owes(self, stream_id: int) -> bool:
+        """Tell whether bytes of a stream have not left its ring, as far as is known."""
+        stream = self._streams.get(stream_id)
+        return stream is not None and bool(stream.writes or self._rings.used(stream_id))
 
     def append(self, stream_id: int, data: bytes, *, fin: bool) -> None:
         """Accept a write; `flush` moves it."""
@@ -135,6 +151,9 @@ class SendQueue:
 
     def _move(self, stream_id: int, stream: _Stream) -> None:
         used = self._rings.used(stream_id)
+        if used < stream.ring_bytes:
+            kind = stream_id & 3
+            self._begun[kind] = max(stream_id, self._begun.get(kind, -1))
         self.queued_bytes -= stream.ring_bytes - used
         stream.ring_bytes = used
         writes, push = stream.writes, self._rings.push

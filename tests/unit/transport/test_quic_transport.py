@@ -265,6 +265,45 @@ async def test_end_that_the_peer_causes_comes_last_and_once():
     assert not bench.transport.waits
 
 
+def test_peer_that_grants_no_streams_is_reported_once_and_as_that(caplog):
+    async def stall():
+        bench = Bench()
+        for stream_id in (2, 6):
+            bench.transport.write(stream_id, bytes(1000), fin=True)
+        await asyncio.sleep(0)
+        bench.library.drain()
+        bench.look()
+        for stream_id in (10, 14):
+            bench.transport.write(stream_id, bytes(1000))
+        for _ in range(20):
+            await asyncio.sleep(1)
+            bench.look()
+
+    run(stall())
+
+    (message,) = caplog.messages
+    assert message.endswith("2 streams wait for its credit; it lets no more streams begin")
+
+
+def test_stream_that_has_begun_waits_for_credit_of_its_own(caplog):
+    async def stall():
+        bench = Bench()
+        bench.transport.write(2, bytes(1000))
+        await asyncio.sleep(0)
+        bench.library.drain()
+        bench.look()
+        bench.transport.write(2, bytes(1000))
+        for _ in range(20):
+            await asyncio.sleep(1)
+            bench.look()
+
+    run(stall())
+
+    assert caplog.messages == [
+        "peer 127.0.0.1:4433 takes nothing: 1000 bytes on 1 streams wait for its credit"
+    ]
+
+
 def test_peer_without_credit_is_reported_once(caplog):
     async def stall():
         bench = Bench()

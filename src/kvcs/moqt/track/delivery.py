@@ -92,6 +92,11 @@ class Delivery(Protocol):
         ...
 
     @property
+    def awaits_transport(self) -> bool:
+        """It can go on when the transport has sent what is on one of its streams."""
+        ...
+
+    @property
     def deadline(self) -> float | None:
         """When it must be stepped again at the latest, in monotonic seconds."""
         ...

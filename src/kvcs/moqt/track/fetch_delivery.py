@@ -65,6 +65,7 @@ class FetchDelivery:
         self.on_finished: Callable[[], None] | None = None
         self.terms = terms
         self.finished = False
+        self.awaits_transport = False
         self.stream_id: StreamId | None = None
         self._store = store
         self._request_id = request_id

@@ -15,6 +15,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final
 
+from kvcs.moqt.session.actions import StreamId
 from kvcs.moqt.session.session import Session
 from kvcs.moqt.track.delivery import Delivery, Rank
 
@@ -23,24 +24,34 @@ __all__ = ("QUANTUM_BYTES", "Outbox")
 # Octets that a delivery sends before an equal gets its turn; the piece in which the
 # transport takes them.
 QUANTUM_BYTES: Final = 256 * 1024
+# Seconds after which a delivery that waits for the transport is stepped again.
+_LOOK_INTERVAL: Final = 0.02
 
 
 class Outbox:
-    """All deliveries of one session."""
+    """All deliveries of one session.
+
+    Attributes:
+        on_ready: Called when there is something to send that was not there before.
+        is_drained: Tells whether the transport has sent all that was written on a stream.
+    """
 
     def __init__(
         self,
         *,
         on_ready: Callable[[], None] | None = None,
+        is_drained: Callable[[StreamId], bool] = lambda _: True,
         quantum_bytes: int = QUANTUM_BYTES,
     ) -> None:
         """Create an empty outbox.
 
         Args:
             on_ready: Called when there is something to send that was not there before.
+            is_drained: Tells whether the transport has sent all that was written on a stream.
             quantum_bytes: Octets of one delivery before an equal gets its turn.
         """
         self.on_ready = on_ready
+        self.is_drained = is_drained
         self._quantum_bytes = quantum_bytes
         self._deliveries: set[Delivery] = set()
         self._queued: dict[Delivery, Rank] = {}
@@ -122,6 +133,9 @@ class Outbox:
             if not size_bytes:
                 if delivery.finished:
                     self.remove(delivery)
+                elif delivery.awaits_transport:
+                    again_at = now + _LOOK_INTERVAL
+                    heappush(self._deadlines, (again_at, next(self._turns), delivery))
                 return sent
             sent += size_bytes
             if sent >= enough:

@@ -306,7 +306,9 @@ class TrackResponder:
             object_timeout=(parameters.object_delivery_timeout_ms or 0) / 1000,
             subgroup_timeout=(parameters.subgroup_delivery_timeout_ms or 0) / 1000,
         )
-        delivery = SubscriptionDelivery(store, request_id, terms, on_gap=on_gap)
+        delivery = SubscriptionDelivery(
+            store, request_id, terms, on_gap=on_gap, is_drained=self._outbox.is_drained
+        )
         subscription = SubscriptionService(store, delivery, location_filter, on_gap)
         self._subscriptions[request_id] = subscription
         self._outbox.add(delivery)

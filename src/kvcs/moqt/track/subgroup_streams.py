@@ -6,8 +6,12 @@ what goes on a stream and when it is over. A stream is in one of three states:
 * open: one cursor sends on it, and knows it as `Cursor.stream_id`;
 * retired: it may not end with FIN, since something was left out. A reset may destroy what
   the transport still has to send, so it stays as it is, unused, and is reset as late as
-  possible: when `max_open` others were retired after it, or with the subscription;
+  possible: when another needs its place, or with the subscription;
 * cut: a pause ended it, and it is reset with the next step.
+
+Open and retired ones together are never more than `max_open`. A publisher that does not finish
+its Subgroups leaves all of them open with nothing to send; then the lowest one is given up that
+the transport has nothing left of, and its Subgroup goes on on another stream, if it goes on.
 
 Streams that are over are not here; `cursor.stream_id` is None then.
 
@@ -15,7 +19,7 @@ Source: MOQT draft 22, Sections 3.1.2, 7.5 and 11.3.
 """
 
 from collections import deque
-from typing import Final
+from collections.abc import Callable
 
 from kvcs.errors import StreamResetCode
 from kvcs.moqt.session.actions import RequestId, StreamId
@@ -26,23 +30,23 @@ from kvcs.moqt.wire.subgroup import SubgroupHeader
 
 __all__ = ("SubgroupStreams",)
 
-# A publisher that never finishes its Subgroups leaves streams open on which nothing is
-# sent; beyond this many times the limit the oldest of them are reset.
-_IDLE_FACTOR: Final = 4
-
 
 class SubgroupStreams:
     """Streams of one subscription that are not over."""
 
-    __slots__ = ("_cut", "_max_open", "_open", "_request_id", "_retired")
+    __slots__ = ("_cut", "_is_drained", "_max_open", "_open", "_request_id", "_retired")
 
-    def __init__(self, request_id: RequestId, *, max_open: int) -> None:
+    def __init__(
+        self, request_id: RequestId, *, max_open: int, is_drained: Callable[[StreamId], bool]
+    ) -> None:
         """Have no stream yet.
 
         Args:
             request_id: The SUBSCRIBE or PUBLISH.
-            max_open: Streams that are sent on at a time.
+            max_open: Streams at a time.
+            is_drained: Tells whether the transport has sent all that was written on a stream.
         """
+        self._is_drained = is_drained
         self._request_id = request_id
         self._max_open = max_open
         self._open: dict[StreamId, Cursor] = {}
@@ -60,8 +64,8 @@ class SubgroupStreams:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more stream may be sent on."""
-        return len(self._open) < self._max_open
+        """Whether there may be one more stream."""
+        return len(self._open) + len(self._retired) < self._max_open
 
     def open(
         self, cursor: Cursor, session: Session, *, header: SubgroupHeader, priority: int, now: float
@@ -86,18 +90,27 @@ class SubgroupStreams:
 
     def retire(self, cursor: Cursor, session: Session, *, now: float) -> None:
         """Send no more on the stream of a cursor, if it has one, and reset it later."""
+        del session, now
         stream_id = self._release(cursor)
-        if stream_id is None:
-            return
-        self._retired.append(stream_id)
-        if len(self._retired) > self._max_open:
-            session.reset_stream(self._retired.popleft(), StreamResetCode.CANCELLED, now=now)
+        if stream_id is not None:
+            self._retired.append(stream_id)
 
-    def make_room(self, session: Session, *, now: float) -> None:
-        """Retire a stream if too many are open on which nothing is sent."""
-        if len(self._open) >= self._max_open * _IDLE_FACTOR:
-            cursor = min(self._open.values(), key=lambda cursor: cursor.key)
-            self.retire(cursor, session, now=now)
+    def make_room(self, session: Session, *, now: float) -> bool:
+        """Reset a stream of which the transport has nothing left; False if there is none.
+
+        Nothing may be waiting to be sent on the streams that are open.
+        """
+        stream_id = next(filter(self._is_drained, self._retired), None)
+        if stream_id is not None:
+            self._retired.remove(stream_id)
+        else:
+            idle = (s for s in self._open if self._is_drained(s))
+            stream_id = min(idle, key=lambda s: self._open[s].key, default=None)
+            if stream_id is None:
+                return False
+            self._release(self._open[stream_id])
+        session.reset_stream(stream_id, StreamResetCode.CANCELLED, now=now)
+        return True
 
     def cut(self) -> None:
         """Have all streams reset by `reset_cut`."""

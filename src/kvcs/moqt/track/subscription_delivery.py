@@ -66,7 +66,7 @@ class SubscriptionDelivery:
         terms: DeliveryTerms,
         *,
         on_gap: OnGap | None = None,
-        max_open_subgroups: int = MAX_OPEN_SUBGROUPS,
+        is_drained: Callable[[StreamId], bool] = lambda _: True,
     ) -> None:
         """Begin to follow `store`.
 
@@ -76,11 +76,13 @@ class SubscriptionDelivery:
             terms: What is to be delivered.
             on_gap: Who fills gaps; None if nobody can. It answers by adding to the store
                 or with `give_up`.
-            max_open_subgroups: Subgroup streams that are sent on at a time.
+            is_drained: Tells whether the transport has sent all that was written on a
+                stream.
         """
         self.on_ready: Callable[[], None] | None = None
         self.terms = terms
         self.finished = False
+        self.awaits_transport = False
         self.fills: list[FetchDelivery] = []
         self._store = store
         self._request_id = request_id
@@ -91,7 +93,9 @@ class SubscriptionDelivery:
         self._cut: set[Subgroup] = set()
         self._queue: list[tuple[tuple[int, int, int], Cursor]] = []
         self._waiting: set[Cursor] = set()
-        self._streams = SubgroupStreams(request_id, max_open=max_open_subgroups)
+        self._streams = SubgroupStreams(
+            request_id, max_open=MAX_OPEN_SUBGROUPS, is_drained=is_drained
+        )
         self._given_up = IntervalSet()
         self._ending: tuple[PublishDoneCode, str] | None = None
         self._timeouts = DeliveryTimeouts(store, terms)
@@ -202,6 +206,9 @@ class SubscriptionDelivery:
         self._streams.reset_cut(session, now=now)
         while self._queue:
             cursor = self._choose(session, now)
+            self.awaits_transport = cursor is None
+            if cursor is None:
+                return 0
             serve = self._serve_datagram if cursor.is_datagram else self._serve
             size_bytes = serve(cursor, session, now)
             if size_bytes:
@@ -324,17 +331,18 @@ class SubscriptionDelivery:
 
     # Sending.
 
-    def _choose(self, session: Session, now: float) -> Cursor:
-        """Return the cursor to serve: the first one that may have an open stream."""
+    def _choose(self, session: Session, now: float) -> Cursor | None:
+        """Return the cursor to serve: the first one that may have an open stream.
+
+        None if all streams are taken, and none of them may be given up yet.
+        """
         first = self._queue[0][1]
         if first.stream_id is not None or first.is_datagram or self._streams.has_room:
             return first
         open_cursors = [entry for entry in self._queue if entry[1].stream_id is not None]
         if open_cursors:
             return min(open_cursors)[1]
-        # Nothing to send on any open stream, so they cost nothing and another is no harm.
-        self._streams.make_room(session, now=now)
-        return first
+        return first if self._streams.make_room(session, now=now) else None
 
     def _serve(self, cursor: Cursor, session: Session, now: float) -> int:
         """Send the next Object of a cursor; take it from the queue if there is none."""

@@ -30,22 +30,26 @@ def resets(site):
     return [action.stream_id for action in actions if isinstance(action, ResetStream)]
 
 
-def test_retired_streams_are_reset_when_enough_others_were_retired(site):
-    streams = SubgroupStreams(site.request_id, max_open=2)
-    cursors = [opened(site, streams, group_id) for group_id in range(3)]
+def test_retired_streams_keep_their_place_until_another_needs_it(site):
+    streams = SubgroupStreams(site.request_id, max_open=2, is_drained=lambda _: True)
+    cursors = [opened(site, streams, group_id) for group_id in range(2)]
     ids = [cursor.stream_id for cursor in cursors]
-
-    for cursor in cursors:
+    for cursor in reversed(cursors):
         streams.retire(cursor, site.publisher, now=0.0)
         streams.retire(cursor, site.publisher, now=0.0)
 
-    assert resets(site) == ids[:1]
-    assert [stream_id in streams for stream_id in ids] == [False, True, True]
-    assert [cursor.stream_id for cursor in cursors] == [None, None, None]
+    assert not streams.has_room
+    assert resets(site) == []
+    assert streams.make_room(site.publisher, now=0.0)
+
+    assert streams.has_room
+    assert resets(site) == ids[1:]
+    assert [stream_id in streams for stream_id in ids] == [True, False]
+    assert [cursor.stream_id for cursor in cursors] == [None, None]
 
 
 def test_streams_that_are_cut_wait_for_the_next_step(site):
-    streams = SubgroupStreams(site.request_id, max_open=2)
+    streams = SubgroupStreams(site.request_id, max_open=2, is_drained=lambda _: True)
     retired, still_open = opened(site, streams, 0), opened(site, streams, 1)
     ids = {retired.stream_id, still_open.stream_id}
     streams.retire(retired, site.publisher, now=0.0)
@@ -60,7 +64,7 @@ def test_streams_that_are_cut_wait_for_the_next_step(site):
 
 
 def test_a_stream_that_the_peer_stopped_is_forgotten_in_every_state(site):
-    streams = SubgroupStreams(site.request_id, max_open=2)
+    streams = SubgroupStreams(site.request_id, max_open=2, is_drained=lambda _: True)
     cut = opened(site, streams, 0).stream_id
     streams.cut()
     retired, still_open = opened(site, streams, 1), opened(site, streams, 2)
@@ -74,12 +78,19 @@ def test_a_stream_that_the_peer_stopped_is_forgotten_in_every_state(site):
     assert resets(site) == []
 
 
-def test_room_is_made_by_retiring_the_lowest_when_very_many_are_idle(site):
-    streams = SubgroupStreams(site.request_id, max_open=1)
+def test_room_is_made_on_the_lowest_of_which_the_transport_has_nothing_left(site):
+    waiting = set()
+    streams = SubgroupStreams(
+        site.request_id, max_open=4, is_drained=lambda stream_id: stream_id not in waiting
+    )
     cursors = [opened(site, streams, group_id) for group_id in range(4)]
+    waiting |= {cursors[0].stream_id, cursors[2].stream_id}
 
     assert not streams.has_room
-    streams.make_room(site.publisher, now=0.0)
-    streams.make_room(site.publisher, now=0.0)
-
-    assert [cursor.stream_id is None for cursor in cursors] == [True, False, False, False]
+    assert streams.make_room(site.publisher, now=0.0)
+    assert [cursor.stream_id is None for cursor in cursors] == [False, True, False, False]
+    waiting |= {cursors[3].stream_id}
+    assert not streams.make_room(site.publisher, now=0.0)
+    waiting.clear()
+    assert streams.make_room(site.publisher, now=0.0)
+    assert [cursor.stream_id is None for cursor in cursors] == [True, True, False, False]

@@ -162,8 +162,48 @@ def test_idle_streams_do_not_hold_up_other_groups(new_site):
         site.settle()
 
     assert len(site.streams) == 40
-    assert site.received()[0] == "0/0"
-    assert len(site.publisher.open_streams(0)) <= 40
+    assert len(site.publisher.open_streams(0)) == 8
+    given_up = f" RESET {StreamResetCode.CANCELLED}"
+    assert site.received() == [f"{g}/0{given_up if g < 32 else ''}" for g in range(40)]
+
+
+def test_idle_stream_is_not_given_up_before_the_transport_has_sent_it(new_site):
+    site = new_site(authoritative=False)
+    waiting = set()
+    site.outbox.is_drained = lambda stream_id: stream_id not in waiting
+    request_id = site.subscribe(location_filter=NEXT)
+    for group_id in range(8):
+        site.add(group_id, 0)
+        site.settle()
+    waiting |= set(site.publisher.open_streams(request_id))
+    site.add(8, 0)
+    site.settle()
+    before = len(site.streams)
+    soon = site.outbox.next_deadline()
+
+    waiting.discard(max(waiting))
+    site.now = soon
+    site.settle()
+
+    assert (before, len(site.streams)) == (8, 9)
+    assert site.received()[7] == f"7/0 RESET {StreamResetCode.CANCELLED}"
+    assert site.received()[:7] == [f"{group_id}/0" for group_id in range(7)]
+    assert 0 < soon < 0.1
+
+
+def test_given_up_subgroup_goes_on_on_another_stream(new_site):
+    site = new_site(authoritative=False)
+    site.subscribe(location_filter=NEXT)
+    for group_id in range(9):
+        site.add(group_id, 0)
+        site.settle()
+
+    site.add(0, 1)
+    site.finish(0)
+    site.settle()
+
+    assert site.received()[0] == f"0/0 RESET {StreamResetCode.CANCELLED}"
+    assert site.received()[9].startswith("0/1")
 
 
 def test_a_range_ends_the_sending_and_not_the_subscription(new_site):
@@ -324,7 +364,7 @@ def test_streams_that_are_not_sent_on_can_be_refused_too(new_site):
     assert site.publisher.open_streams(request_id) == frozenset()
 
 
-def test_nothing_but_idle_streams_is_cut_when_there_are_too_many(new_site):
+def test_every_object_goes_out_although_idle_streams_are_given_up(new_site):
     site = new_site(authoritative=False)
     request_id = site.subscribe(location_filter=NEXT)
 
@@ -332,7 +372,7 @@ def test_nothing_but_idle_streams_is_cut_when_there_are_too_many(new_site):
         site.add(group_id, 0)
         site.settle()
 
-    assert len(site.publisher.open_streams(request_id)) == 8 * 4 + 8
+    assert len(site.publisher.open_streams(request_id)) == 8
     assert [stream.split()[0] for stream in site.received()] == [f"{n}/0" for n in range(60)]
 
 
