@@ -221,7 +221,8 @@ async def retrieve(it, prompt, chance, clock):
         outcome = "complete" if verdict.complete else "verdict"
     if verdict.complete and len(got) != LAYERS and leaves_at is None:
         tell("wrong", prompt=prompt, reason="complete without all layers")
-    if outcome == "verdict" and not (verdict.missing or verdict.error):
+    is_explained = verdict.missing or verdict.error or verdict.unconfirmed_layers
+    if outcome == "verdict" and not is_explained:
         tell("wrong", prompt=prompt, reason="incomplete, and nothing is missing")
     tell(
         "retrieved",
