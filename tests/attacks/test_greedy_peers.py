@@ -150,6 +150,30 @@ def test_peer_that_keeps_to_the_rate_is_left_alone():
     assert run(beside_a_flood(800_000)) == (True, False)
 
 
+async def open_streams(network, count):
+    """Open streams, send 64 kB on each, and end none."""
+    async with connect(URL, transport=network) as connection:
+        for number in range(count):
+            header = SubgroupHeader(
+                track_alias=7, group_id=number, subgroup_id=0, publisher_priority=0
+            ).encode()
+            connection._transport.write(4 * number + 402, header + bytes(64_000))
+        await asyncio.sleep(3.0)
+        return connection.closed
+
+
+@pytest.mark.parametrize(("count", "is_closed"), [(100, True), (20, False)])
+def test_peer_that_opens_streams_and_ends_none_is_closed_at_its_limit(count, is_closed):
+    async def scenario():
+        network = MemoryNetwork(profile=LinkProfile(bandwidth=50_000_000))
+        limits = RelayLimits(max_window_bytes=2_000_000)
+        config = RelayConfig(tls=TLS, authorize=allow_all, limits=limits)
+        async with Relay(config, transport=network):
+            return await open_streams(network, count)
+
+    assert run(scenario()) is is_closed
+
+
 EVERYTHING = Parameters(
     location_filter=LocationFilter.next_object(),
     fill=FillParameters(location_filter=LocationFilter.absolute_start(0, 0)),

@@ -56,12 +56,15 @@ class Outcome:
             faults.append(f"{self.incomplete} publications did not arrive")
         if last.rss_mib > warm.rss_mib + GROWTH_MIB:
             faults.append(f"the relay grew from {warm.rss_mib:.1f} to {last.rss_mib:.1f} MiB")
-        for what in ("files", "threads"):
-            if getattr(last, what) > getattr(warm, what) + KEPT:
-                faults.append(f"{what}: {getattr(warm, what)} to {getattr(last, what)}")
-        for what in ("sessions", "subscriptions", "fetches"):
-            if self.told[what]:
-                faults.append(f"the relay still has {self.told[what]} {what}")
+        faults += [
+            f"{what}: {getattr(warm, what)} to {getattr(last, what)}"
+            for what in ("files", "threads")
+            if getattr(last, what) > getattr(warm, what) + KEPT
+        ]
+        left = ("sessions", "subscriptions", "fetches")
+        faults += [
+            f"the relay still has {self.told[what]} {what}" for what in left if self.told[what]
+        ]
         return faults
 
 

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, assert_never
 
-from kvcs.endpoint.rate import LeakyBucket
+from kvcs.endpoint.inflow import Inflow
 from kvcs.endpoint.requester import Listener, Requester
 from kvcs.errors import (
     ConnectionLost,
@@ -116,7 +116,7 @@ class Connection(Requester):
         *,
         close_timeout: float = 5.0,
         max_queued_bytes: int = 64 * 2**20,
-        max_receive_rate: float | None = None,
+        inflow: Inflow | None = None,
     ) -> None:
         """Put a session on a transport; `start` begins it.
 
@@ -127,8 +127,8 @@ class Connection(Requester):
             max_queued_bytes: Bytes that may wait for a peer that does not read. Data stays far
                 below, at the transport's high-water mark; only messages can pass that, and
                 more of them than this end the session.
-            max_receive_rate: Octets a second that the peer may send, after a burst of one
-                second's worth; a faster one is closed. None for no limit.
+            inflow: Counts what the peer sends, and says when it is too much; None for no
+                limit.
         """
         super().__init__(session)
         self.outbox = Outbox(on_ready=self.wake, is_drained=transport.is_drained)
@@ -136,8 +136,7 @@ class Connection(Requester):
         self._transport = transport
         self._close_timeout = close_timeout
         self._max_queued_bytes = max_queued_bytes
-        self._receive_rate = rate = max_receive_rate
-        self._received = None if rate is None else LeakyBucket(rate, burst=rate)
+        self._inflow = inflow
         self._loop = asyncio.get_running_loop()
         self._listeners: list[Listener] = []
         self._on_closed: list[Callable[[], None]] = []
@@ -283,12 +282,13 @@ class Connection(Requester):
             now = self.now
             match event:
                 case StreamData(stream_id, data, fin):
-                    self._count_received(len(data), now)
+                    self._count_received(stream_id, len(data), fin, now)
                     session.receive_stream(stream_id, data, fin, now=now)
                     # At once, since a batch may be larger than the processor's caches: Objects
                     # are read while they are there, and their memory serves the next ones.
                     self._pass_on()
                 case StreamReset(stream_id, code):
+                    self._end_received(stream_id)
                     session.receive_reset(stream_id, code, now=now)
                 case StopSendingReceived(stream_id, code):
                     session.receive_stop_sending(stream_id, code, now=now)
@@ -301,13 +301,19 @@ class Connection(Requester):
                 case _:
                     assert_never(event)
 
-    def _count_received(self, size_bytes: int, now: float) -> None:
-        """Count octets, and close the session of a peer that sends faster than it may."""
+    def _count_received(self, stream_id: int, size_bytes: int, fin: bool, now: float) -> None:  # noqa: FBT001
+        """Count octets, and close the session of a peer that sends more than it may."""
         self._bytes_in += size_bytes
-        bucket, session = self._received, self.session
-        if bucket is not None and not bucket.admit(size_bytes, now=now) and not session.is_closed:
-            reason = f"excessive load: more than {self._receive_rate:.0f} octets a second"
-            session.close(TerminationCode.INTERNAL_ERROR, reason, now=now)
+        if self._inflow is None:
+            return
+        reason = self._inflow.receive(stream_id, size_bytes, fin=fin, now=now)
+        if reason is not None and not self.session.is_closed:
+            reason = f"excessive load: {reason}"
+            self.session.close(TerminationCode.INTERNAL_ERROR, reason, now=now)
+
+    def _end_received(self, stream_id: int) -> None:
+        if self._inflow is not None:
+            self._inflow.end(stream_id)
 
     def _pass_on(self) -> None:
         """Give the session's events to whoever listens."""

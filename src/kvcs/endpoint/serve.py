@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from kvcs.endpoint.connect import IMPLEMENTATION
 from kvcs.endpoint.connection import Connection
+from kvcs.endpoint.inflow import Inflow
 from kvcs.errors import TerminationCode
 from kvcs.moqt.codepoints import ALPN
 from kvcs.moqt.session.limits import SessionConfig, SessionLimits, Side
@@ -52,6 +53,9 @@ class ServeConfig:
         max_receive_rate: Octets a second that a client may send, after a burst of one
             second's worth. A client that is faster is closed: what it sends would otherwise
             pile up, or push out what others cached.
+        max_window_bytes: Octets that the transport keeps for the streams that one client has
+            open, at most `TransportConfig.max_stream_data` for each. A client that opens all
+            its streams, fills their windows and ends none is closed.
         max_filter_ranges: Ranges of range filters that a client may send per request.
         implementation: Name for the clients' logs.
         private_options: Returns Setup Options that are not of the draft, for the SETUP of a
@@ -65,6 +69,7 @@ class ServeConfig:
     max_connections_per_address: int = 256
     max_queued_bytes: int = 64 * 2**20
     max_receive_rate: int = 2**30
+    max_window_bytes: int = 512 * 2**20
     max_filter_ranges: int = 16
     implementation: str = IMPLEMENTATION
     private_options: Callable[[], tuple[KeyValuePair, ...]] = tuple
@@ -114,7 +119,11 @@ class Server:
             Session(Side.SERVER, self._session_config()),
             close_timeout=self._config.transport.close_timeout,
             max_queued_bytes=self._config.max_queued_bytes,
-            max_receive_rate=self._config.max_receive_rate,
+            inflow=Inflow(
+                max_rate=self._config.max_receive_rate,
+                max_window_bytes=self._config.max_window_bytes,
+                window_bytes=self._config.transport.max_stream_data,
+            ),
         )
         self._count(connection, transport.peer_address.host)
         connection.start(self._on_connection)

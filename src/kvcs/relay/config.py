@@ -43,6 +43,9 @@ class RelayLimits:
         max_receive_rate: Octets a second that one session may send, after a burst of one
             second's worth; a publisher that is faster is closed, since it would push out what
             others published.
+        max_window_bytes: Octets that the transport keeps for the streams that one session has
+            open, at most `TransportConfig.max_stream_data` for each; a session that opens all
+            its streams, fills their windows and ends none is closed.
         max_queued_bytes: Octets that wait for subscribers in all sessions together. One
             session has `TransportConfig.high_water_bytes`; when all together have this much,
             each gets no more than `relay.egress.MIN_SHARE_BYTES` until there is room again.
@@ -78,6 +81,7 @@ class RelayLimits:
     max_request_rate: float = 1000.0
     max_request_burst: int = 4096
     max_receive_rate: int = _GIB
+    max_window_bytes: int = 512 * _MIB
     max_queued_bytes: int = 512 * _MIB
     reader_timeout: float = 300.0
     max_namespaces: int = 50_000

@@ -124,6 +124,7 @@ class Relay:
             max_connections=config.limits.max_sessions,
             max_connections_per_address=config.limits.max_sessions_per_address,
             max_receive_rate=config.limits.max_receive_rate,
+            max_window_bytes=config.limits.max_window_bytes,
             max_filter_ranges=config.max_filter_ranges,
             private_options=self._core.tree.options,
         )
