@@ -21,7 +21,7 @@ def url(port):
 
 
 @asynccontextmanager
-async def relay(network, port, *parents, limits=None, **settings):
+async def relay(network, port, *parents, limits=None, seed=0, **settings):
     config = RelayConfig(
         tls=ServerTls(certificate_file="", private_key_file=""),
         port=port,
@@ -30,7 +30,7 @@ async def relay(network, port, *parents, limits=None, **settings):
         upstream=tuple(url(parent) for parent in parents),
         **{"transport": LINK, **settings},
     )
-    async with Relay(config, transport=network, rng=random.Random(port)) as it:
+    async with Relay(config, transport=network, rng=random.Random(1000 * seed + port)) as it:
         yield it
 
 

@@ -1,6 +1,7 @@
 """Trees of relays: who finds what, what crosses the links, and what becomes of lost parents."""
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import pytest
 from tests.sim.forest import (
@@ -13,9 +14,10 @@ from tests.sim.forest import (
     publisher,
     relay,
     settled,
+    url,
 )
 
-from kvcs.testing import run
+from kvcs.testing import LinkProfile, run
 
 # Where the publisher is, and where its consumer.
 PLACES = [(A, B), (B, A), (B, C), (B, B), (A, A)]
@@ -72,3 +74,168 @@ def test_consumers_behind_two_relays_share_one_copy_on_the_link_between_them(wor
     assert (a.upstream_subscriptions, b.upstream_subscriptions) == (3, 3)
     assert b.objects_rejected == {}
     assert b.bytes_in <= 1.05 * a.bytes_in
+
+
+# Circles.
+
+
+def cycle(length):
+    ports = [A, B, C][:length]
+    return [(port, ports[(index + 1) % length]) for index, port in enumerate(ports)]
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(4))
+def test_circle_of_relays_is_broken_at_one_place(world, length, seed):
+    async def scenario():
+        here = world(seed=seed, profile=LinkProfile(delay=0.02, reorder=0.01))
+        async with AsyncExitStack() as stack:
+            relays = [
+                await stack.enter_async_context(relay(here.network, port, parent, seed=seed))
+                for port, parent in cycle(length)
+            ]
+            samples = []
+            for _ in range(20):
+                await asyncio.sleep(3)
+                samples.append(sum(it.parent is not None for it in relays))
+            if length > 1:
+                # What is left is a tree, and it works.
+                async with (
+                    publisher(here, A) as it,
+                    it.publication(here.tokens) as publication,
+                ):
+                    await produce(here, publication, pace=0.01)
+                    for port, _ in cycle(length):
+                        assert_whole(await consume(here, port))
+        return samples
+
+    samples = run(scenario(), seed=seed)
+
+    # Mostly exactly one relay of the circle has no parent, and never none.
+    assert max(samples) <= length - 1
+    assert samples[-3:] == [length - 1] * 3
+
+
+def test_relay_that_names_itself_among_others_uses_the_others(world):
+    async def scenario():
+        here = world()
+        async with relay(here.network, A), relay(here.network, B, B, A) as b:
+            await settled(b)
+            return b.parent
+
+    assert run(scenario()) == url(A)
+
+
+def test_relay_learns_of_a_new_ancestor_of_its_parent(world):
+    """C is below B; A, which wants to be below C, comes to be above B: only B would know."""
+
+    async def scenario():
+        here = world()
+        async with (
+            relay(here.network, B, A) as b,
+            relay(here.network, C, B) as c,
+        ):
+            await settled(c)
+            assert b.parent is None
+            async with relay(here.network, A, C) as a:
+                await asyncio.sleep(60)
+                return [it.parent for it in (a, b, c)]
+
+    parents = run(scenario())
+
+    assert parents.count(None) == 1
+
+
+# Loss.
+
+
+def cut(network, port, *, index):
+    """Let one session of the relay at a port die; the other end notices after a while."""
+    ends = [it for it in network.transports if it.local_address.port == port]
+    ends[index].kill()
+
+
+def test_parent_that_dies_in_mid_production_is_replaced_and_nothing_is_missing(world):
+    """The publisher keeps its sessions with both parents; the child loses the one it uses."""
+
+    async def scenario():
+        here = world()
+        async with (
+            relay(here.network, A) as a,
+            relay(here.network, C, A) as c,
+            relay(here.network, B, C, A) as b,
+        ):
+            await settled(b, c)
+            assert b.parent == url(C)
+            async with (
+                publisher(here, A) as it,
+                it.publication(here.tokens) as publication,
+            ):
+                segment = await publication.add_segment()
+                async with asyncio.TaskGroup() as group:
+                    tasks = [
+                        group.create_task(consume(here, B, name=publication.name, delay=delay))
+                        for delay in (0.0, 0.3)
+                    ]
+                    group.create_task(produce(here, publication, segment, pace=0.5))
+                    await asyncio.sleep(1.7)
+                    cut(here.network, C, index=0)
+            return [task.result() for task in tasks], b.parent, a.statistics(), b.statistics()
+
+    verdicts, _, a, b = run(scenario())
+
+    for verdict in verdicts:
+        assert_whole(verdict)
+    assert b.bytes_in <= 1.2 * a.bytes_in
+
+
+def test_subscription_survives_that_its_publisher_is_lost_and_returns(world):
+    """At the level of MOQT: the same subscription goes on, in order, and ends well."""
+
+    async def scenario():
+        here = world()
+        async with relay(here.network, A) as a, relay(here.network, B, A) as b:
+            await settled(b)
+            async with (
+                publisher(here, A) as it,
+                it.publication(here.tokens) as publication,
+            ):
+                segment = await publication.add_segment()
+                async with asyncio.TaskGroup() as group:
+                    task = group.create_task(consume(here, B, name=publication.name))
+                    group.create_task(produce(here, publication, segment, pace=0.5))
+                    await asyncio.sleep(1.7)
+                    cut(here.network, A, index=0)
+            return task.result(), a.statistics(), b.statistics()
+
+    verdict, a, b = run(scenario())
+
+    assert_whole(verdict)
+    assert verdict.duplicate == 0
+    assert b.bytes_in <= 1.2 * a.bytes_in
+
+
+def test_child_that_is_cut_off_serves_what_it_holds_and_comes_back(world):
+    async def scenario():
+        here = world()
+        async with relay(here.network, B, A) as b:
+            async with relay(here.network, A) as a:
+                await settled(b)
+                async with (
+                    publisher(here, A) as it,
+                    it.publication(here.tokens) as publication,
+                ):
+                    await produce(here, publication)
+                    assert_whole(await consume(here, B))
+                    assert await publication.wait_delivered(5.0)
+                del a
+            await asyncio.sleep(5)
+            assert b.parent is None
+            alone = await consume(here, B)
+            # The new relay at A knows nothing, but for what its child can serve.
+            async with relay(here.network, A):
+                await settled(b)
+                return alone, await consume(here, A)
+
+    for verdict in run(scenario()):
+        assert_whole(verdict)

@@ -345,9 +345,12 @@ class Demand:
                 del self._subscribes[route]
                 self.refuse(waiting, refusal, now=now)
 
-    def supply_ended(self, code: PublishDoneCode, *, now: float) -> None:
-        """End the subscriptions that no upstream subscription serves, after what has arrived."""
-        self._end(code, "", is_over=False, now=now)
+    def supply_ended(self, code: PublishDoneCode, *, forced: bool, now: float) -> None:
+        """End the subscriptions that no upstream subscription serves, or all, after what came."""
+        for peer in self._served_peers():
+            if forced or not self.supply.is_established(peer):
+                peer.responder.end(self.supply.store, code, now=now)
+                peer.wake()
 
     @property
     def is_subscribed(self) -> bool:
@@ -380,7 +383,7 @@ class Demand:
 
     def supply_malformed(self, reason: str, *, now: float) -> None:
         """Note that the Track contradicts itself."""
-        self._end(PublishDoneCode.MALFORMED_TRACK, reason, is_over=True, now=now)
+        self._end(PublishDoneCode.MALFORMED_TRACK, reason, now=now)
 
     def probe_answered(self, probe: Probe, *, now: float) -> None:
         """Note that a publisher said how far the Track goes."""
@@ -398,15 +401,16 @@ class Demand:
             del self._subscribes[route]
             self.refuse(waiting, _LEAVING, now=now)
         self._questions.refuse_all(_LEAVING, now=now)
-        self._end(PublishDoneCode.GOING_AWAY, "", is_over=True, now=now)
+        self._end(PublishDoneCode.GOING_AWAY, "", now=now)
 
-    def _end(self, code: PublishDoneCode, reason: str, *, is_over: bool, now: float) -> None:
-        """End subscriptions: all at once with their fetches, or those without a publisher."""
-        peers = {peer.id: peer for peer, _ in self._served.values()}
-        for peer in peers.values():
-            if is_over or not self.supply.is_established(peer):
-                peer.responder.end(self.supply.store, code, reason, drain=not is_over, now=now)
-                peer.wake()
+    def _end(self, code: PublishDoneCode, reason: str, *, now: float) -> None:
+        """End everything that is served, at once."""
+        for peer in self._served_peers():
+            peer.responder.end(self.supply.store, code, reason, drain=False, now=now)
+            peer.wake()
+
+    def _served_peers(self) -> list[Peer]:
+        return list({peer.id: peer for peer, _ in self._served.values()}.values())
 
     def sweep(self, *, now: float) -> None:
         """Forget requests that are over without a word of the session."""

@@ -11,7 +11,7 @@ Source: MOQT draft 22, Sections 3.2, 9.12 and 11.1.1.
 
 from collections.abc import Callable
 
-from kvcs.moqt.track.interval import to_location, to_position
+from kvcs.moqt.track.interval import IntervalSet, to_location, to_position
 from kvcs.moqt.track.store import Absent, Found, TrackStore, Unknown
 from kvcs.names import Location
 from kvcs.relay.gaps import Gaps
@@ -48,6 +48,7 @@ class Ends:
         self._status: UpstreamStatus | None = None
         self._asked_in = self._asked_behind = -1
         self._place = 0
+        self._filtered = IntervalSet()
 
     def close_join_group(self, subscription: UpstreamSubscription, *, now: float) -> bool:
         """Learn where the Group ended in the middle of which a subscription began.
@@ -84,7 +85,7 @@ class Ends:
                 self._asked_behind = held[-1]
                 self._status = self._ask_status(now)
             return
-        if group_id not in held or group_id <= self._asked_in:
+        if group_id not in held or group_id <= self._asked_in or group_id in self._filtered:
             return
         through = start | MAX_VI64
         run = self._store.lookup(to_location(start), now=now)
@@ -92,6 +93,10 @@ class Ends:
         if isinstance(run, Unknown) and to_position(run.through) == through:
             self._asked_in = group_id
             self._ask(start, through, now)
+
+    def note_filtered(self, first_group: int, last_group: int) -> None:
+        """Note that not all was wanted of these Groups, inclusive: no end is sought in them."""
+        self._filtered.add(first_group, last_group)
 
     def status_answered(self, status: UpstreamStatus, *, now: float) -> None:
         """Fetch what lies between the last Object and Largest, if that is nothing but an end."""

@@ -18,9 +18,10 @@ Source: MOQT draft 22, Sections 3.2.3 and 3.4.
 
 from typing import Final, Protocol
 
-from kvcs.moqt.codepoints import RangeMarker
+from kvcs.moqt.codepoints import GroupOrder, RangeMarker
 from kvcs.moqt.track.fetch_delivery import FetchDelivery
 from kvcs.moqt.track.interval import to_location, to_position
+from kvcs.moqt.track.object_ids import ObjectIds
 from kvcs.moqt.track.store import Absent, Found, TrackStore, Unknown
 from kvcs.moqt.track.subscription_delivery import SubscriptionDelivery
 from kvcs.names import Location
@@ -63,6 +64,8 @@ class Gap:
         owner: The delivery.
         asker: Whom it serves; None for nobody in particular.
         denied: Publishers that do not know what is at `position`.
+        ids: Object IDs that the delivery needs; None for all.
+        horizon: Last position that the delivery needs.
         start: Everything before was passed by the delivery.
         through: Last position.
         position: First position that was unknown when last looked at.
@@ -78,6 +81,8 @@ class Gap:
         "asked_at",
         "asker",
         "denied",
+        "horizon",
+        "ids",
         "is_fetch",
         "is_filled",
         "owner",
@@ -100,6 +105,11 @@ class Gap:
         self.asked_at = -1
         self.tries = 0
         self.is_fetch = isinstance(owner, FetchDelivery)
+        self.ids: ObjectIds | None = None
+        self.horizon = through
+        if isinstance(owner, FetchDelivery):
+            self.ids = ObjectIds.of(owner.terms.range_filters)
+            self.horizon = _horizon(owner, through)
         self.is_filled = False
 
 
@@ -216,17 +226,17 @@ class Gaps:
         self.reconsider(now=now)
 
     def mark_unknown(
-        self, peer: Peer, start: int, through: int, marker: RangeMarker, *, now: float
+        self, fetch: UpstreamFetch, start: int, through: int, marker: RangeMarker, *, now: float
     ) -> None:
-        """Note that a publisher can say nothing about a range, and ask another one.
+        """Note that a FETCH said nothing about a range, and ask another publisher.
 
         Deliveries that are stopped in it are told so where there is no other.
         """
         for gap in tuple(self._gaps):
             if gap not in self._gaps or not self._advance(gap, now):
                 continue
-            if start <= gap.position <= through and peer.may_serve(gap.asker):
-                gap.denied.add(peer)
+            if start <= gap.position <= through and _answers(fetch, gap):
+                gap.denied.add(fetch.peer)
                 if not self._is_under_way(gap) and not self._sources.ask_for(
                     gap, min(through, gap.through), now=now
                 ):
@@ -306,6 +316,10 @@ class Gaps:
             self._gaps.pop(gap, None)
             return False
         while gap.position <= gap.through:
+            if gap.ids is not None:
+                gap.position = gap.ids.next_position(gap.position)
+                if gap.position > gap.through:
+                    break
             match self._store.lookup(to_location(gap.position), now=now):
                 case Unknown():
                     return True
@@ -360,3 +374,18 @@ class Gaps:
             if gap.position < fetch.position <= through and fetch.peer.may_serve(gap.asker)
         )
         return min((position - 1 for position in starts), default=through)
+
+
+def _answers(fetch: UpstreamFetch, gap: Gap) -> bool:
+    """Tell whether a FETCH asked for everything that a gap needs of its range."""
+    if not fetch.peer.may_serve(gap.asker):
+        return False
+    return fetch.ids is None or (gap.ids is not None and gap.ids.is_within(fetch.ids))
+
+
+def _horizon(owner: FetchDelivery, through: int) -> int:
+    """Return how far a delivery will go: of what it needs of one Group others lack the same."""
+    end = owner.terms.location_range.end
+    if end is None or owner.terms.group_order is not GroupOrder.ASCENDING:
+        return through
+    return max(through, to_position(end))

@@ -75,8 +75,8 @@ class SupplyListener(Protocol):
         """Note that a publisher refused a subscription."""
         ...
 
-    def supply_ended(self, code: PublishDoneCode, *, now: float) -> None:
-        """End the subscriptions that no upstream subscription serves, after what has arrived."""
+    def supply_ended(self, code: PublishDoneCode, *, forced: bool, now: float) -> None:
+        """End the subscriptions that no upstream subscription serves, or all, after what came."""
         ...
 
     @property

@@ -11,13 +11,16 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from kvcs.errors import LocalProtocolError
-from kvcs.moqt.wire.filters import LocationFilter
+from kvcs.moqt.track.object_ids import ObjectIds
+from kvcs.moqt.wire.filters import LocationFilter, RangeFilter
+from kvcs.moqt.wire.parameters import Parameters
 from kvcs.relay.gaps import Gap
 from kvcs.relay.host import Host
 from kvcs.relay.peer import Peer
 from kvcs.relay.publishers import Publishers
-from kvcs.relay.upstream_fetch import FetchSink, UpstreamFetch
+from kvcs.relay.upstream_fetch import FetchSink, UpstreamFetch, range_filter
 from kvcs.relay.upstream_status import StatusSink, UpstreamStatus
+from kvcs.varint import MAX_VI64
 
 __all__ = ("Inquiries",)
 
@@ -83,6 +86,7 @@ class Inquiries:
         *,
         asker: Peer | None,
         denied: Collection[Peer] = (),
+        ids: ObjectIds | None = None,
         now: float,
     ) -> UpstreamFetch | None:
         """Fetch a range of which the end is not known; None if there is nobody to ask.
@@ -92,10 +96,11 @@ class Inquiries:
             location_filter: How to ask where the range is open.
             asker: For whose sake; None for nobody in particular.
             denied: Publishers that are not asked.
+            ids: Object IDs that are wanted; None for all.
             now: Monotonic seconds.
         """
         peers = [p for p in self._publishers.for_fetch(asker, now) if p not in denied]
-        return self._fetch(peers, span, now, location_filter=location_filter)
+        return self._fetch(peers, span, now, location_filter=location_filter, ids=ids)
 
     def ask_status(
         self, asker: Peer | None = None, denied: Collection[Peer] = (), *, now: float
@@ -124,7 +129,14 @@ class Inquiries:
         """Ask for what a delivery waits for, of somebody who has not denied it."""
         peers = self._publishers.for_fetch(gap.asker, now)
         peers = [peer for peer in peers if peer not in gap.denied]
-        return self._fetch(peers, (gap.position, through), now) is not None
+        if gap.ids is None or through < gap.through:
+            return self._fetch(peers, (gap.position, through), now, ids=gap.ids) is not None
+        # What is missing of this Group, the following ones probably lack too.
+        object_id = gap.position & MAX_VI64
+        ids = gap.ids if gap.ids.next_id(0) == object_id else gap.ids.starting(object_id)
+        starts = (f.position for f in self.fetches if gap.position < f.position <= gap.horizon)
+        through = min((start - 1 for start in starts), default=gap.horizon)
+        return self._fetch(peers, (gap.position, through), now, ids=ids) is not None
 
     def _fetch(
         self,
@@ -133,17 +145,16 @@ class Inquiries:
         now: float,
         *,
         location_filter: LocationFilter | None = None,
+        ids: ObjectIds | None = None,
     ) -> UpstreamFetch | None:
         for peer in peers:
+            parameters = Parameters(
+                location_filter=location_filter or range_filter(*span),
+                fill_timeout_ms=max(0, round(self._host.limits.fill_timeout * 1000)),
+                range_filters=_filters(peer, ids),
+            )
             try:
-                fetch = UpstreamFetch.request(
-                    self._sink,
-                    peer,
-                    span,
-                    location_filter=location_filter,
-                    timeout=self._host.limits.fill_timeout,
-                    now=now,
-                )
+                fetch = UpstreamFetch.request(self._sink, peer, span, parameters, now=now)
             except LocalProtocolError:
                 continue
             self.fetches.append(fetch)
@@ -166,3 +177,11 @@ class Inquiries:
                 self._watch_progress(fetch, now)
 
         self._host.schedule(now + self._host.limits.fill_timeout, look)
+
+
+def _filters(peer: Peer, ids: ObjectIds | None) -> tuple[RangeFilter, ...]:
+    """Return the filter for Object IDs, if a publisher takes it (Section 9.1)."""
+    options = peer.session.peer_options
+    if ids is None or options is None or len(ids) > options.max_filter_ranges:
+        return ()
+    return (ids.to_filter(),)

@@ -2,8 +2,9 @@
 
 The first parent of the list that may be dialled is taken. One that could not be reached, was
 lost or cannot be used is left alone for a while, longer each time, and meanwhile the next one
-has its turn. A parent that works is kept, also when one that is preferred comes back: a change
-costs every Track in production a gap.
+has its turn. One that closed its session in an orderly way is waited for a little: it restarts,
+or has something to say in SETUP. A parent that works is kept, also when one that is preferred
+comes back: a change costs every Track in production a gap.
 """
 
 import random
@@ -21,6 +22,7 @@ class _Record:
 
     failures: int = 0
     not_before: float = 0.0
+    patience: float = 0.0
 
 
 class Parents:
@@ -46,19 +48,21 @@ class Parents:
     def choose(self, *, now: float) -> tuple[str, float]:
         """Return which parent to dial next, and how many seconds to wait before that."""
         for url, record in self._records.items():
-            if record.not_before <= now:
-                return url, 0.0
+            if record.not_before <= now + record.patience:
+                return url, max(0.0, record.not_before - now)
         url = min(self._records, key=lambda url: self._records[url].not_before)
         return url, self._records[url].not_before - now
 
-    def ended(self, url: str, *, lived: float, now: float) -> None:
+    def ended(self, url: str, *, lived: float, is_clean: bool = False, now: float) -> None:
         """Note that a session with a parent ended, or never began.
 
         Args:
             url: The parent.
             lived: Seconds for which it was used; 0 if it could not be.
+            is_clean: The parent closed it in an orderly way.
             now: Monotonic seconds.
         """
         record = self._records[url]
         record.failures = 1 if lived > self._backoff.maximum else record.failures + 1
+        record.patience = self._backoff.initial if is_clean else 0.0
         record.not_before = now + self._backoff.delay(record.failures, self._rng)

@@ -18,6 +18,7 @@ from kvcs.moqt.session.events import FetchReceived, TrackStatusReceived
 from kvcs.moqt.track.delivery import OnGap
 from kvcs.moqt.track.fetch_delivery import FetchDelivery
 from kvcs.moqt.track.interval import MAX_POSITION, to_location, to_position
+from kvcs.moqt.track.object_ids import ObjectIds
 from kvcs.moqt.track.store import Absent, Found, Unknown
 from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.names import Location
@@ -163,7 +164,9 @@ class Questions:
         """Tell whether our Largest Object decides where the range of a FETCH ends."""
         store, supply = self._supply.store, self._supply
         if not isinstance(question.event, FetchReceived):
-            return supply.is_established(question.peer) or question.is_learned
+            # Where the end is known, it is all that a publisher could say.
+            is_known = store.end is not None and bool(store.groups())
+            return is_known or supply.is_established(question.peer) or question.is_learned
         if question.is_learned or supply.is_forwarding(question.peer) or store.end is not None:
             return True
         asked = _last(question.location_filter)
@@ -195,6 +198,7 @@ class Questions:
             None if asked is not None else ask,
             asker=question.peer,
             denied=question.denied,
+            ids=ObjectIds.of(question.event.parameters.range_filters),
             now=now,
         )
 

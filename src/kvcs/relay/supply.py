@@ -258,10 +258,10 @@ class Supply:
             self.store.mark_absent(to_location(start), to_location(through))
 
     def mark_unknown(
-        self, peer: Peer, start: int, through: int, marker: RangeMarker, *, now: float
+        self, fetch: UpstreamFetch, start: int, through: int, marker: RangeMarker, *, now: float
     ) -> None:
-        """Note that a publisher cannot say what is at these positions."""
-        self.gaps.mark_unknown(peer, start, through, marker, now=now)
+        """Note that a FETCH does not say what is at those of these positions that it asks for."""
+        self.gaps.mark_unknown(fetch, start, through, marker, now=now)
 
     def largest_advertised(self, largest: Location | None) -> None:
         """Note a LARGEST_OBJECT of a publisher."""
@@ -361,7 +361,7 @@ class Supply:
             self._refused(subscription, _gone(subscription.peer), now)
         elif code in _ENDED:
             # Unless another subscription goes on, for those whom it may serve.
-            self._listener.supply_ended(PublishDoneCode(code), now=now)
+            self.switchover.ended(PublishDoneCode(code), now=now)
         else:
             may_return = subscription.peer.session.is_closed or code in _MAY_RETURN
             if not may_return:
@@ -394,7 +394,7 @@ class Supply:
             self.gaps.take_back(fetch, now=now)
         else:
             marker = RangeMarker.UNKNOWN
-            self.gaps.mark_unknown(fetch.peer, fetch.position, fetch.through, marker, now=now)
+            self.gaps.mark_unknown(fetch, fetch.position, fetch.through, marker, now=now)
         self._look_again(now)
 
     def fetch_ended(self, fetch: UpstreamFetch, *, now: float) -> None:
@@ -412,7 +412,9 @@ class Supply:
         self._host.cache.check_complete(self.name)
         self._look_again(now)
         self.switchover.fetched(now=now)
-        if not self.subscriptions:
+        if fetch.ids is not None:
+            self._ends.note_filtered(fetch.start >> 64, fetch.through >> 64)
+        elif not self.subscriptions:
             self._ends.seek_track_end(now=now)
 
     def status_answered(
@@ -504,9 +506,9 @@ class Supply:
         self.gaps.wait(backlog, start, through, asker=self._listener.only_subscriber(), now=now)
         self._rearm(now)
 
-    def end_subscriptions(self, code: PublishDoneCode, *, now: float) -> None:
-        """End the running subscriptions after what has arrived."""
-        self._listener.supply_ended(code, now=now)
+    def end_subscriptions(self, code: PublishDoneCode, *, forced: bool = False, now: float) -> None:
+        """End the subscriptions that no upstream subscription serves, or all, after what came."""
+        self._listener.supply_ended(code, forced=forced, now=now)
         self._look_again(now)
 
     def schedule(self, deadline: float, alarm: Callable[[float], None]) -> None:

@@ -77,8 +77,8 @@ class _Supply(Protocol):
         """Have a range filled for the running subscriptions."""
         ...
 
-    def end_subscriptions(self, code: PublishDoneCode, *, now: float) -> None:
-        """End the running subscriptions after what has arrived."""
+    def end_subscriptions(self, code: PublishDoneCode, *, forced: bool = False, now: float) -> None:
+        """End the subscriptions that no upstream subscription serves, or all, after what came."""
         ...
 
     def schedule(self, deadline: float, alarm: Callable[[float], None]) -> None:
@@ -121,7 +121,7 @@ class Backlog:
 class Switchover:
     """Between the loss of a publisher and the next one."""
 
-    __slots__ = ("_deadline", "_since", "_supply", "_wait")
+    __slots__ = ("_bridge", "_deadline", "_final", "_since", "_supply", "_wait")
 
     def __init__(self, supply: _Supply, *, wait: float) -> None:
         """Have lost nothing yet.
@@ -134,6 +134,8 @@ class Switchover:
         self._wait = wait
         self._since: int | None = None
         self._deadline: float | None = None
+        self._bridge: tuple[int, int] | None = None
+        self._final: PublishDoneCode | None = None
 
     def __repr__(self) -> str:
         return f"<Switchover since={self._since} deadline={self._deadline}>"
@@ -154,11 +156,11 @@ class Switchover:
         """
         if not self._supply.is_wanted():
             return
-        live_from = subscription.live_from
-        if live_from is not None:
-            self._since = live_from if self._since is None else min(self._since, live_from)
+        starts = [subscription.live_from, self._since, self._bridge[0] if self._bridge else None]
+        self._since = min((start for start in starts if start is not None), default=None)
+        self._bridge = self._final = None
         has_publisher = self._supply.seek_publisher(now=now)
-        if self._bridge(now):
+        if self._span(now):
             if not has_publisher:
                 # There is one, but not for everybody (`Peer.may_serve`).
                 self._supply.end_subscriptions(PublishDoneCode.INTERNAL_ERROR, now=now)
@@ -171,14 +173,28 @@ class Switchover:
 
     def established(self, *, now: float) -> None:
         """Note that a subscription forwards: fetch what lies before it."""
-        self._bridge(now)
+        self._span(now)
+
+    def ended(self, code: PublishDoneCode, *, now: float) -> None:
+        """Note that the Track is over: subscriptions end when nothing is missing."""
+        if self._is_bridged():
+            self._finish(code, now)
+        else:
+            self._final = code
 
     def fetched(self, *, now: float) -> None:
         """Note that a FETCH ended: what it brought may be all there is."""
         if self._deadline is not None and self._is_complete():
             self._finish(PublishDoneCode.TRACK_ENDED, now)
+        elif self._is_bridged():
+            self._bridge = None
+            if self._final is not None:
+                self._finish(self._final, now)
 
-    def _bridge(self, now: float) -> bool:
+    def _is_bridged(self) -> bool:
+        return self._bridge is None or not missing_runs(self._supply.store, *self._bridge)
+
+    def _span(self, now: float) -> bool:
         """Have fetched what was missed before a subscription that is Established, if one is."""
         subscriptions = self._supply.subscriptions
         established = [s for s in subscriptions if s.state is UpstreamState.ESTABLISHED]
@@ -187,9 +203,9 @@ class Switchover:
         self._deadline = None
         starts = [s.live_from for s in established if s.live_from is not None]
         if starts and self._since is not None:
-            since, first, self._since = self._since, min(starts), None
+            self._bridge, self._since = (self._since, min(starts) - 1), None
             backlog = Backlog(self._supply.is_wanted, lambda: self._fail_later(now))
-            for start, through in missing_runs(self._supply.store, since, first - 1):
+            for start, through in missing_runs(self._supply.store, *self._bridge):
                 self._supply.wait_for_backlog(backlog, start, through, now=now)
         return True
 
@@ -222,7 +238,12 @@ class Switchover:
 
     def _fail_later(self, now: float) -> None:
         """Fail at the next opportunity: gaps are being looked through."""
-        self._supply.schedule(now, self._fail)
+        self._supply.schedule(now, self._fail_to_bridge)
+
+    def _fail_to_bridge(self, now: float) -> None:
+        if not self._is_bridged():
+            self._bridge = None
+            self._supply.end_subscriptions(PublishDoneCode.INTERNAL_ERROR, forced=True, now=now)
 
     def _fail(self, now: float) -> None:
         self._finish(PublishDoneCode.INTERNAL_ERROR, now)
@@ -232,4 +253,4 @@ class Switchover:
         self._supply.end_subscriptions(code, now=now)
 
     def _reset(self) -> None:
-        self._since = self._deadline = None
+        self._since = self._deadline = self._bridge = self._final = None

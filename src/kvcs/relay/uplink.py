@@ -80,7 +80,8 @@ class Uplink:
                 lived = 0.0 if self.url is None else now - self._since
                 self.url = None
                 self.last_error = error
-                self._parents.ended(url, lived=lived, now=now)
+                is_clean = isinstance(error, ConnectionLost) and error.code == 0 and lived > 0
+                self._parents.ended(url, lived=lived, is_clean=is_clean, now=now)
                 _logger.warning("no session with the parent %s: %s", url, error)
 
     async def _live(self, url: str, retiring: asyncio.TaskGroup) -> KvcsError:

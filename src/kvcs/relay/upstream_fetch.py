@@ -1,7 +1,8 @@
 """One FETCH of a relay to a publisher.
 
-Only unfiltered FETCHes are sent, since a gap in a filtered one teaches nothing. What arrives
-goes into the store of the Track, and so does what the gaps between the Objects say.
+What arrives goes into the store of the Track, and so does what the gaps between the Objects
+say. Where only some Object IDs are wanted the FETCH is filtered, and its gaps teach nothing: of
+what was asked for and did not come it is only known that this publisher did not send it.
 
 Source: MOQT draft 22, Sections 3.2 and 11.4.
 """
@@ -26,6 +27,7 @@ from kvcs.moqt.session.events import (
     StreamFinished,
 )
 from kvcs.moqt.track.interval import to_location, to_position
+from kvcs.moqt.track.object_ids import ObjectIds
 from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.parameters import Parameters
@@ -54,9 +56,9 @@ class FetchSink(ObjectSink, Protocol):
         ...
 
     def mark_unknown(
-        self, peer: Peer, start: int, through: int, marker: RangeMarker, *, now: float
+        self, fetch: "UpstreamFetch", start: int, through: int, marker: RangeMarker, *, now: float
     ) -> None:
-        """Note that a publisher cannot say what is at these positions."""
+        """Note that a FETCH does not say what is at those of these positions that it asks for."""
         ...
 
     def fetch_answered(self, fetch: "UpstreamFetch", properties: Properties, *, now: float) -> None:
@@ -85,12 +87,20 @@ class UpstreamFetch:
         position: First position that is not accounted for.
         end: Where the range really ends, inclusive; None before FETCH_OK.
         end_of_track: Nothing comes after `end`, ever.
+        ids: Object IDs that were asked for; None for all.
     """
 
     def __init__(
-        self, sink: FetchSink, peer: Peer, request_id: RequestId, span: tuple[int, int]
+        self,
+        sink: FetchSink,
+        peer: Peer,
+        request_id: RequestId,
+        span: tuple[int, int],
+        *,
+        ids: ObjectIds | None = None,
     ) -> None:
         self.peer = peer
+        self.ids = ids
         self.request_id = request_id
         self.start, self.through = span
         self.position = self.start
@@ -112,9 +122,8 @@ class UpstreamFetch:
         sink: FetchSink,
         peer: Peer,
         span: tuple[int, int],
+        parameters: Parameters,
         *,
-        location_filter: LocationFilter | None = None,
-        timeout: float,
         now: float,
     ) -> Self:
         """Send FETCH to a publisher.
@@ -122,25 +131,21 @@ class UpstreamFetch:
         Args:
             sink: The Track.
             peer: The publisher.
-            span: First and last position, inclusive.
-            location_filter: How to ask for it, where that is more than the span says.
-            timeout: Seconds that the publisher may take to find what it lacks.
+            span: First and last position that are wanted, inclusive.
+            parameters: What is asked for: the range, and Object IDs at most.
             now: Monotonic seconds.
         """
-        parameters = Parameters(
-            location_filter=location_filter or range_filter(*span),
-            fill_timeout_ms=max(0, round(timeout * 1000)),
-        )
         request_id = peer.session.fetch(sink.name, parameters, now=now)
         peer.wake()
-        return cls(sink, peer, request_id, span)
+        return cls(sink, peer, request_id, span, ids=ObjectIds.of(parameters.range_filters))
 
     def __repr__(self) -> str:
         return f"<UpstreamFetch {self.peer.id}/{self.request_id} at {to_location(self.position)}>"
 
     def covers(self, position: int) -> bool:
         """Tell whether this FETCH will still say what is at `position`."""
-        return self.position <= position <= self.through
+        is_wanted = self.ids is None or position & MAX_VI64 in self.ids
+        return is_wanted and self.position <= position <= self.through
 
     def cancel(self, code: StreamResetCode, *, now: float) -> None:
         """Give up; nothing more is heard of it."""
@@ -180,7 +185,7 @@ class UpstreamFetch:
         position = to_position(obj.location)
         if not self.covers(position):
             return
-        self._account(position)
+        self._account(position, now)
         try:
             self._sink.receive_object(obj, self.peer, follows=None, fetched=True, now=now)
         except MalformedTrack as error:
@@ -191,16 +196,23 @@ class UpstreamFetch:
         if through < self.position:
             return
         start, self.position = self.position, through + 1
-        if marker is RangeMarker.NON_EXISTENT:
+        if marker is RangeMarker.NON_EXISTENT and self.ids is None:
             self._sink.mark_absent(start, through)
         else:
-            self._sink.mark_unknown(self.peer, start, through, marker, now=now)
+            self._sink.mark_unknown(self, start, through, marker, now=now)
 
-    def _account(self, position: int) -> None:
-        """Account for an Object; an unmarked gap before it means that nothing is there."""
+    def _account(self, position: int, now: float) -> None:
+        """Account for an Object; an unmarked gap before it means that nothing is there.
+
+        Unless the FETCH was filtered: then it means nothing.
+        """
         start, self.position = self.position, position + 1
-        if start < position:
+        if start >= position:
+            return
+        if self.ids is None:
             self._sink.mark_absent(start, position - 1)
+        else:
+            self._sink.mark_unknown(self, start, position - 1, RangeMarker.UNKNOWN, now=now)
 
     def _conclude(self, now: float) -> None:
         """See whether both FETCH_OK and the end of the stream have come, in any order."""
@@ -208,9 +220,10 @@ class UpstreamFetch:
             return
         # A range to the end of a Group ends with the last Object there (Section 9.12), unless
         # it is Largest; so nothing follows in that Group.
-        self._account(
-            self.through + 1 if self._ends_with_group else min(self.end, self.through) + 1
-        )
+        end = min(self.end, self.through)
+        if self.ids is not None and self._ends_with_group:
+            self._sink.mark_absent(end + 1, self.through)
+        self._account(self.through + 1 if self._ends_with_group else end + 1, now)
         self._fail(now, RangeMarker.UNKNOWN)
 
     def _fail(self, now: float, marker: RangeMarker | None = None) -> None:
@@ -218,5 +231,5 @@ class UpstreamFetch:
         self.peer.forget(self.request_id)
         start, self.position = self.position, self.through + 1
         if marker is not None and start <= self.through:
-            self._sink.mark_unknown(self.peer, start, self.through, marker, now=now)
+            self._sink.mark_unknown(self, start, self.through, marker, now=now)
         self._sink.fetch_ended(self, now=now)

@@ -56,6 +56,19 @@ def test_waits_grow_to_a_cap_and_differ():
     assert len(set(waits)) == len(waits)
 
 
+def test_parent_that_closed_in_an_orderly_way_is_waited_for_a_little():
+    it = parents()
+    it.ended(FIRST, lived=0.1, is_clean=True, now=5.0)
+    url, wait = it.choose(now=5.0)
+
+    assert url == FIRST
+    assert 0.5 <= wait <= 1.0
+
+    it.ended(FIRST, lived=0.1, is_clean=True, now=6.0)
+    it.ended(FIRST, lived=0.1, is_clean=True, now=6.0)
+    assert it.choose(now=6.0) == (SECOND, 0.0)
+
+
 @pytest.mark.parametrize(("lived", "longest"), [(100.0, 1.0), (1.0, 4.0)])
 def test_parent_that_served_long_enough_begins_anew(lived, longest):
     it = parents(FIRST)

@@ -21,6 +21,7 @@ from kvcs.moqt.session.actions import RequestId, StreamId
 from kvcs.moqt.session.session import Session
 from kvcs.moqt.track.delivery import DeliveryTerms, OnGap, Rank, transport_priority
 from kvcs.moqt.track.interval import IntervalSet, to_location, to_position
+from kvcs.moqt.track.object_ids import ObjectIds
 from kvcs.moqt.track.store import Absent, Found, TrackStore, Unknown
 from kvcs.moqt.wire.object import Object
 from kvcs.names import Location
@@ -80,6 +81,7 @@ class FetchDelivery:
         self._blocked = False
         self._asked_through = -1
         self._given_up: dict[RangeMarker, IntervalSet] = {}
+        self._ids = ObjectIds.of(terms.range_filters)
         self._unmarked_through: int | None = None
         self._pending: tuple[RangeMarker, int] | None = None
         self._records: list[tuple[RangeMarker, int]] = []
@@ -230,6 +232,13 @@ class FetchDelivery:
                 break
         self._flush_pending()
 
+    def _unwanted_end(self, location: Location, through: Location, ids: ObjectIds) -> int:
+        """Return the last place of a Group before one that is wanted, or where a run ends."""
+        following = ids.next_id(location.object_id)
+        last_id = MAX_VI64 if following is None else following - 1
+        last = min(Location(location.group_id, last_id), through, self._range_end)
+        return min(self._to_place(last), self._last_place)
+
     def _enter_range(self, location: Location) -> int:
         """Return the place where the range goes on; only descending orders leave it."""
         if location < self._range_start:
@@ -249,7 +258,10 @@ class FetchDelivery:
         return min(self._to_place(Location(group_id, MAX_VI64)), self._last_place)
 
     def _mark(self, location: Location, start: Location, through: Location, now: float) -> None:
-        """Put an unknown run into a record, or wait for it."""
+        """Put an unknown run into a record, or wait for it; leave out what no filter admits."""
+        if self._ids is not None and location.object_id not in self._ids:
+            self._leave_unmarked(self._unwanted_end(location, through, self._ids))
+            return
         marker, interval = self._given_up_at(to_position(location))
         if interval is not None:
             start = max(start, to_location(interval[0]))
