@@ -85,7 +85,8 @@ class Model:
                 and not (is_status and point == self.end_from),
                 obj.status == END_OF_TRACK and any(other > point for other in self.seen),
                 self.priority.get(key, obj.publisher_priority) != obj.publisher_priority,
-                obj.object_id > self.final.get(key, MAX_VI64),
+                obj.object_id > self.final.get(key, MAX_VI64)
+                and not (obj.status == END_OF_GROUP and obj.object_id == self.final[key] + 1),
                 self.seen.get(point, obj.subgroup_id) != obj.subgroup_id,
                 is_status and end not in (None, obj.object_id),
                 is_status and any(other > point for other in seen),
@@ -115,6 +116,8 @@ class Model:
         self.seen[point] = obj.subgroup_id
         self.priority[obj.group_id, obj.subgroup_id] = obj.publisher_priority
         self.largest = max(self.largest or point, point)
+        if obj.object_id > self.final.get((obj.group_id, obj.subgroup_id), MAX_VI64):
+            self.final[obj.group_id, obj.subgroup_id] = obj.object_id
         if obj.status != NORMAL:
             self.absent_from[obj.group_id] = obj.object_id
             self.stated_end[obj.group_id] = obj.object_id
@@ -133,13 +136,14 @@ class Model:
         if not mine:
             return True
         final = max(mine) if final is None else final
+        if max(mine) == final + 1 == self.stated_end.get(group) == self.absent_from.get(group):
+            final += 1
         if self.final.get((group, subgroup), final) != final or max(mine) > final:
             return False
         held = self.held.get((group, final))
-        is_status = self.stated_end.get(group) == final or (
-            held is not None and held.status != NORMAL
-        )
-        absent_from = final if is_status else final + 1
+        absent_from = final if held is not None and held.status != NORMAL else final + 1
+        if self.stated_end.get(group) == final:
+            absent_from = self.absent_from[group]
         if end_of_group and (
             any(g == group and n > final for g, n in self.seen)
             or self.absent_from.get(group, absent_from) != absent_from

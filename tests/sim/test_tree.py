@@ -150,9 +150,9 @@ def test_relay_learns_of_a_new_ancestor_of_its_parent(world):
 
 
 def cut(network, port, *, index):
-    """Let one session of the relay at a port die; the other end notices after a while."""
+    """Break the path of one session of the relay at a port; both ends notice after a while."""
     ends = [it for it in network.transports if it.local_address.port == port]
-    ends[index].kill()
+    ends[index].cut()
 
 
 def test_parent_that_dies_in_mid_production_is_replaced_and_nothing_is_missing(world):

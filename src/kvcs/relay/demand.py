@@ -338,6 +338,9 @@ class Demand:
         for route, waiting in tuple(self._subscribes.items()):
             if waiting.is_refused or self._find_publisher(waiting, now):
                 continue
+            if self.supply.switchover.is_waiting:
+                # A publisher is being waited for already.
+                continue
             may_appear = waiting.deadline is not None and waiting.deadline > now
             if may_appear and refusal.code == RequestErrorCode.DOES_NOT_EXIST:
                 waiting.is_refused = True

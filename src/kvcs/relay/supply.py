@@ -355,7 +355,7 @@ class Supply:
         self.subscriptions.remove(subscription)
         self._moves.ended(subscription)
         if is_whole and code == PublishDoneCode.TRACK_ENDED and self.store.largest is not None:
-            self._finish_track(subscription.peer, self.store.largest, now)
+            self._finish_track(subscription.peer, self.store.largest, now, assumed=True)
         self._host.cache.check_complete(self.name)
         if not subscription.was_established:
             self._refused(subscription, _gone(subscription.peer), now)
@@ -438,10 +438,12 @@ class Supply:
                 self._listener.probe_refused(status, _gone(status.peer), now=now)
         self._look_again(now)
 
-    def _finish_track(self, peer: Peer, final: Location, now: float) -> bool:
+    def _finish_track(
+        self, peer: Peer, final: Location, now: float, *, assumed: bool = False
+    ) -> bool:
         """Note where the Track ends; False if that contradicts what is known."""
         try:
-            self.store.finish_track(final)
+            self.store.finish_track(final, assumed=assumed)
         except MalformedTrack as error:
             self.malformed(peer, error, now=now)
             return False

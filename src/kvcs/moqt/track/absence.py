@@ -50,6 +50,7 @@ class Absence:
         "_declared",
         "_end_position",
         "_index",
+        "_is_end_assumed",
         "end",
         "last_position",
         "runs",
@@ -71,6 +72,7 @@ class Absence:
         self._authoritative = authoritative
         self._declared = IntervalSet()
         self._end_position: int | None = None
+        self._is_end_assumed = False
 
     def __repr__(self) -> str:
         return f"<Absence runs={len(self.runs)} end={self.end}>"
@@ -90,7 +92,8 @@ class Absence:
         """
         is_status = obj.status is not ObjectStatus.NORMAL
         end = self._end_position
-        if end is not None and position >= end and not (is_status and position == end):
+        is_end = is_status and (position == end or self._is_end_assumed)
+        if end is not None and position >= end and not is_end:
             raise MalformedTrack(f"Object {obj.location} beyond the end {self.end} of the Track")
         if obj.status is ObjectStatus.END_OF_TRACK and self.last_position > position:
             raise MalformedTrack(f"END_OF_TRACK at {obj.location} before other Objects")
@@ -119,11 +122,9 @@ class Absence:
             MalformedTrack: Objects beyond it are known, or the Track ended elsewhere.
         """
         position = to_position(obj.location)
-        if self.last_position > position or self._end_position not in (
-            None,
-            position,
-            position + 1,
-        ):
+        ends = (None, position, position + 1)
+        is_other = self._end_position not in ends and not self._is_end_assumed
+        if self.last_position > position or is_other:
             raise MalformedTrack(f"END_OF_TRACK at {obj.location} contradicts other Objects")
         self._end_track(obj.location, position)
 
@@ -159,22 +160,27 @@ class Absence:
             base = record.group_id << 64
             self.runs.add(base | absent_from, base | MAX_VI64)
 
-    def finish_track(self, final: Location) -> bool:
+    def finish_track(self, final: Location, *, assumed: bool = False) -> bool:
         """Note that `final` is the last Location of the Track; tell whether that is news.
+
+        Args:
+            final: The Location.
+            assumed: Nobody said so, but no data follows; a status Object may.
 
         Raises:
             MalformedTrack: Objects beyond it are known, or the Track ended elsewhere.
         """
         position = to_position(final)
+        if self.end == final or (assumed and self._end_position is not None):
+            return False
         if self.last_position > position:
             raise MalformedTrack(
                 f"the Track ends at {final} and has {to_location(self.last_position)}"
             )
-        if self._end_position is not None:
-            if self.end != final:
-                raise MalformedTrack(f"the Track ends at {final} and at {self.end}")
-            return False
+        if self._end_position is not None and not self._is_end_assumed:
+            raise MalformedTrack(f"the Track ends at {final} and at {self.end}")
         self._end_track(final, position + 1)
+        self._is_end_assumed = assumed
         return True
 
     # What outlives the store.
@@ -273,5 +279,6 @@ class Absence:
     def _end_track(self, end: Location, absent_from: int) -> None:
         self.end = end
         self._end_position = absent_from
+        self._is_end_assumed = False
         if absent_from <= MAX_POSITION:
             self.runs.add(absent_from, MAX_POSITION)

@@ -119,7 +119,8 @@ class GroupRecord:
                     f" of priority {priority}"
                 )
             final = subgroup.final_object_id
-            if final is not None and object_id > final:
+            is_end = obj.status is ObjectStatus.END_OF_GROUP and final == object_id - 1
+            if final is not None and object_id > final and not is_end:
                 raise MalformedTrack(
                     f"Object {obj.location} beyond the end {final} of its Subgroup"
                 )
@@ -133,6 +134,15 @@ class GroupRecord:
             raise MalformedTrack(f"{obj.status.name} at {obj.location} contradicts the Group's end")
         if self.largest_id > obj.object_id:
             raise MalformedTrack(f"{obj.status.name} at {obj.location} before other Objects")
+
+    def stated_final(self, subgroup: Subgroup, final: int) -> int:
+        """Return the last Object of a Subgroup, a stream of which ended with Object `final`.
+
+        A relay may say with the end of the stream what another says with an End of Group Object
+        right behind it (Section 7.1): where that is known the two mean the same.
+        """
+        is_same = self.end_id == self.absent_from == subgroup.largest_id == final + 1
+        return final + 1 if is_same else final
 
     def check_final(self, subgroup: Subgroup, final: int, *, end_of_group: bool) -> None:
         """Check that `subgroup` can end with Object `final`.
@@ -157,10 +167,10 @@ class GroupRecord:
 
     def absent_after(self, final: int) -> int:
         """Return the first Object ID without data, if the Group ends with Object `final`."""
+        if final == self.end_id and self.absent_from is not None:
+            return self.absent_from
         entry = self.entries.get(final)
-        is_status = final == self.end_id or (
-            entry is not None and entry[0].status is not ObjectStatus.NORMAL
-        )
+        is_status = entry is not None and entry[0].status is not ObjectStatus.NORMAL
         return final if is_status else final + 1
 
 

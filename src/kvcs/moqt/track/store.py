@@ -250,6 +250,7 @@ class TrackStore:
         if record is None or subgroup is None or subgroup.largest_id < 0:
             return
         final = subgroup.largest_id if final_object_id is None else final_object_id
+        final = record.stated_final(subgroup, final)
         record.check_final(subgroup, final, end_of_group=end_of_group)
         if subgroup.final_object_id is None:
             subgroup.final_object_id = final
@@ -261,13 +262,17 @@ class TrackStore:
                 self._absence.end_group(record, absent_from=absent_from, end_id=final)
         self._changed(subgroup)
 
-    def finish_track(self, final: Location) -> None:
+    def finish_track(self, final: Location, *, assumed: bool = False) -> None:
         """Note that `final` is the last Location of the Track (FETCH_OK, End Of Track 1).
+
+        Args:
+            final: The Location.
+            assumed: Nobody said so, but no data follows; a status Object may.
 
         Raises:
             MalformedTrack: Objects beyond it are known, or the Track ended elsewhere.
         """
-        if self._absence.finish_track(final):
+        if self._absence.finish_track(final, assumed=assumed):
             self._changed(None)
 
     def mark_absent(self, start: Location, through: Location) -> None:
@@ -537,6 +542,9 @@ class TrackStore:
             self._notes += 1
         insert_sorted(subgroup.ids, object_id)
         subgroup.largest_id = max(subgroup.largest_id, object_id)
+        if subgroup.final_object_id is not None:
+            # An End of Group behind it, which says the same.
+            subgroup.final_object_id = max(subgroup.final_object_id, object_id)
         return subgroup
 
     # Searching.

@@ -554,3 +554,56 @@ def test_publisher_remembers_all_it_publishes(monkeypatch):
     store = filled(normal(0, 0), normal(1, 0), normal(2, 0), authoritative=True)
 
     assert store.groups() == (0, 1, 2)
+
+
+def test_end_of_group_behind_a_stream_that_ended_before_it_says_the_same():
+    store = filled(normal(0, 0), normal(0, 1))
+    finish(store, final=1, end_of_group=True)
+
+    assert store.add(status(0, 2), now=0.0)
+    finish(store, final=2, end_of_group=True)
+
+    assert known(store, 0, range(4)) == "FFaa"
+
+
+def test_stream_that_ends_before_a_known_end_of_group_says_the_same():
+    store = filled(normal(0, 0), normal(0, 1), status(0, 2))
+
+    finish(store, final=1)
+    finish(store, final=2, end_of_group=True)
+
+    with pytest.raises(MalformedTrack):
+        finish(store, final=0)
+
+
+def test_group_can_end_twice_in_the_same_place():
+    store = filled(normal(0, 0))
+
+    finish(store, final=0, end_of_group=True)
+    finish(store, final=0, end_of_group=True)
+
+    assert known(store, 0, range(2)) == "Fa"
+
+
+def test_end_that_was_assumed_gives_way_to_the_one_that_is_stated():
+    fetched, told = (filled(normal(0, 0), status(0, 1)) for _ in range(2))
+    for store in (fetched, told):
+        store.finish_track(Location(0, 1), assumed=True)
+
+    fetched.finish_track(Location(1, 0))
+    told.add(status(1, 0, ObjectStatus.END_OF_TRACK), now=0.0)
+
+    for store in (fetched, told):
+        store.finish_track(Location(0, 1), assumed=True)
+        assert store.end == Location(1, 0)
+        assert store.is_complete()
+        with pytest.raises(MalformedTrack):
+            store.finish_track(Location(2, 0))
+
+
+def test_data_beyond_an_end_that_was_assumed_is_malformed():
+    store = filled(normal(0, 0))
+    store.finish_track(Location(0, 0), assumed=True)
+
+    with pytest.raises(MalformedTrack):
+        store.add(normal(1, 0), now=0.0)

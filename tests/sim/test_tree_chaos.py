@@ -1,0 +1,145 @@
+"""Trees of relays under random faults, replayable from the seed in the test's id.
+
+A root, two relays below it, and two leaves that may use either of these. Sessions between
+relays die, the relays in the middle restart and lose all they hold, streams overtake each other.
+The leaves and the root keep running, and so does the publisher: so nothing may be lost, nothing
+wrong is accepted, and everything ends.
+"""
+
+import asyncio
+import random
+from contextlib import AsyncExitStack
+
+import pytest
+from tests.sim.forest import A, assert_whole, consume, produce, publisher, relay
+
+from kvcs.endpoint.reconnect import Backoff
+from kvcs.errors import RequestRejected
+from kvcs.relay import RelayLimits
+from kvcs.testing import LinkProfile, run
+
+LEFT, RIGHT, ONE, OTHER = 4441, 4442, 4451, 4452
+PARENTS = {A: (), LEFT: (A,), RIGHT: (A,), ONE: (LEFT, RIGHT), OTHER: (RIGHT, LEFT)}
+# An outage is noticed, and another parent is found, well within what subscriptions wait.
+SETTINGS = {
+    "limits": RelayLimits(publisher_wait=30.0),
+    "upstream_backoff": Backoff(initial=0.2, maximum=1.0),
+}
+FAULTS = 6
+
+
+class Forest:
+    """Relays that can be stopped and started again."""
+
+    def __init__(self, network, seed):
+        self.network = network
+        self.seed = seed
+        self.stacks = {}
+        self.relays = {}
+
+    async def start(self, port):
+        self.stacks[port] = AsyncExitStack()
+        self.relays[port] = await self.stacks[port].enter_async_context(
+            relay(self.network, port, *PARENTS[port], seed=self.seed, **SETTINGS)
+        )
+
+    async def stop(self, port):
+        await self.stacks.pop(port).aclose()
+        return self.relays.pop(port)
+
+    async def close(self):
+        return [await self.stop(port) for port in reversed(list(self.stacks))]
+
+    def uplinks(self):
+        """Return the ends, at the children, of sessions with parents."""
+        return [
+            peer._link._transport
+            for it in self.relays.values()
+            for peer in it._core.peers()
+            if peer.is_parent
+        ]
+
+
+async def trouble(forest, chance):
+    """Let things go wrong a few times, one after the other."""
+    await asyncio.sleep(5)
+    for _ in range(FAULTS):
+        await asyncio.sleep(chance.uniform(0.2, 4))
+        if chance.random() < 0.5:
+            port = chance.choice([LEFT, RIGHT])
+            await forest.stop(port)
+            await asyncio.sleep(chance.uniform(0, 6))
+            await forest.start(port)
+        elif uplinks := forest.uplinks():
+            victim = chance.choice(uplinks)
+            victim.cut()
+            if chance.random() < 0.5:
+                await asyncio.sleep(chance.uniform(0, 4))
+                victim.heal()
+
+
+async def consume_patiently(*args, delay, **options):
+    """Take a publication; try again while a relay that is cut off has but a part of it."""
+    for _ in range(30):
+        try:
+            verdict = await consume(*args, delay=delay, **options)
+            if verdict.complete:
+                return verdict
+            assert verdict.missing or verdict.unconfirmed_layers
+        except RequestRejected:
+            pass
+        delay = 1.0
+    raise AssertionError("not found in time")
+
+
+async def scenario(here, seed):
+    chance = random.Random(seed)
+    forest = Forest(here.network, seed)
+    for port in PARENTS:
+        await forest.start(port)
+    await asyncio.sleep(1)
+    source = chance.choice([A, ONE, OTHER])
+    async with publisher(here, source) as it, it.publication(here.tokens) as publication:
+        segment = await publication.add_segment()
+        name = publication.name
+        async with asyncio.TaskGroup() as group:
+            options = {"name": name, "timeout": 240, "idle_timeout": 100}
+            # Who was there before anything went wrong notices nothing of it.
+            tasks = [
+                group.create_task(consume(here, port, **options)) for port in (A, ONE, ONE, OTHER)
+            ]
+            tasks += [
+                group.create_task(
+                    consume_patiently(
+                        here,
+                        chance.choice([A, ONE, OTHER]),
+                        delay=chance.uniform(0, 15),
+                        **options,
+                    )
+                )
+                for _ in range(4)
+            ]
+            group.create_task(produce(here, publication, segment, pace=chance.uniform(1, 4)))
+            group.create_task(trouble(forest, chance))
+        await asyncio.sleep(15)
+        late = [await consume(here, port) for port in (A, ONE, OTHER)]
+    await asyncio.sleep(1)
+    relays = await forest.close()
+    return [task.result() for task in tasks], late, [it.statistics() for it in relays]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_is_lost_or_wrong_whatever_happens_between_relays(world, seed):
+    chance = random.Random(seed)
+    profile = LinkProfile(
+        delay=chance.uniform(0.001, 0.05), reorder=chance.uniform(0, 0.1), bandwidth=500_000
+    )
+    here = world(seed=seed, profile=profile)
+
+    verdicts, late, statistics = run(scenario(here, seed), seed=seed)
+
+    for verdict in (*verdicts, *late):
+        assert_whole(verdict)
+    for it in statistics:
+        assert (it.sessions, it.subscriptions, it.fetches) == (0, 0, 0)
+        assert it.malformed_tracks == 0
