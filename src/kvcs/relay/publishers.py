@@ -29,7 +29,7 @@ from kvcs.relay.upstream import UpstreamState, UpstreamSubscription
 __all__ = ("Publishers",)
 
 # Long enough that everybody else was asked, too short to miss a publisher that just appeared.
-_REFUSAL_PAUSE: Final = 1.0
+_REFUSAL_PAUSE: Final = 1.5
 
 
 class Publishers:

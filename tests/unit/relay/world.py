@@ -90,11 +90,7 @@ class Client:
 
     def __init__(self, world):
         self.world = world
-        self.session = Session(
-            Side.CLIENT, SessionConfig(options=SetupOptions(max_filter_ranges=16))
-        )
-        self.link = Link(world)
-        self.peer = world.core.connect(self.link)
+        self.make_sessions(world)
         self.outbox = Outbox()
         self.responder = TrackResponder(self.session, self.outbox)
         self.stores = {}
@@ -109,6 +105,13 @@ class Client:
         self.waiting = deque()
         self.session.start(now=world.now)
         self.link.session.start(now=world.now)
+
+    def make_sessions(self, world):
+        self.session = Session(
+            Side.CLIENT, SessionConfig(options=SetupOptions(max_filter_ranges=16))
+        )
+        self.link = Link(world)
+        self.peer = world.core.connect(self.link)
 
     # What it does.
 
