@@ -182,8 +182,22 @@ class RelayNode(Node):
             port=self.settings["port"],
             authorize=allow_all,
             cache_bytes=self.settings.get("cache_bytes", 2 * 2**30),
+            upstream=tuple(
+                f"moqt://127.0.0.1:{self.settings[name]}/"
+                for name in ("upstream_port",)
+                if name in self.settings
+            ),
+            upstream_tls=ClientTls(ca_file=self.certificate["ca"]),
         )
         self.relay = await self.stack.enter_async_context(Relay(config))
+
+    async def ready(self) -> dict[str, Any]:
+        """Wait until the relay has its parent, if it is to have one."""
+        for _ in range(100):
+            if "upstream_port" not in self.settings or self.relay.parent is not None:
+                return {}
+            await asyncio.sleep(0.1)
+        raise RuntimeError("the parent is not reached")
 
     async def statistics(self) -> dict[str, Any]:
         statistics = self.relay.statistics()

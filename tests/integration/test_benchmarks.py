@@ -35,6 +35,9 @@ RELAY = tuple(
     for figure in ("egress", "cpu", "backbone", "memory")
 )
 STALLED = ("relay/beside_stalled", "relay/rss_over_budget_mib", "relay/rss_growth_mib")
+TREE = tuple(
+    f"relay/{figure}/{count}" for count in (1, 2, 4, 8) for figure in ("egress2", "backbone2")
+)
 #: Figures that stand for themselves.
 WITHOUT_BASELINE = {name for name in CODEC if "header" in name or "subscribe" in name} | {
     name for name in PIPELINE if name.endswith(("_ms", "round_trip"))
@@ -94,3 +97,13 @@ def test_stalled_prints_its_results():
     assert [row["name"] for row in rows] == list(STALLED)
     assert rows[0]["ratio"] > 0
     assert [row["baseline"] for row in rows[1:]] == [64.0, 16.0]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(150)
+def test_tree_prints_its_results():
+    rows = measure("tree")
+
+    check(rows, TREE)
+    backbone = [row["ratio"] for row in rows if "backbone" in row["name"]]
+    assert backbone == pytest.approx([1.0] * 4, abs=0.05)
