@@ -54,7 +54,7 @@ class Site:
 
     url: str
     config: ConnectConfig
-    silence: float = 2.0
+    silence: float = 3.0
     transport: TransportFactory | None = None
     scope_key: ScopeKey = field(default_factory=lambda: ScopeKey(secrets.token_bytes(32)))
     options: SetupOptions = field(default_factory=SetupOptions)
