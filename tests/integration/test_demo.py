@@ -132,7 +132,9 @@ def test_damaged_file_is_one_sentence(tmp_path):
 
     assert code == 7
     assert out == ""
-    assert len(err.splitlines()) == 2
+    error = json.loads(err)["error"]
+    assert (error["exit_code"], error["code"]) == (7, "data")
+    assert error["hint"]
 
 
 def test_demo_that_takes_too_long_ends_in_time():
