@@ -176,6 +176,21 @@ class Connection(Requester):
         return self._transport.is_drained(stream_id)
 
     @property
+    def bytes_in(self) -> int:
+        """Octets that the peer sent on streams."""
+        return self._bytes_in
+
+    @property
+    def bytes_out(self) -> int:
+        """Octets handed to the transport for streams."""
+        return self._bytes_out
+
+    @property
+    def started_at(self) -> float:
+        """When it began, in monotonic seconds."""
+        return self._started_at
+
+    @property
     def closed(self) -> bool:
         """Tell whether the session is over."""
         return self.session.is_closed

@@ -1,20 +1,34 @@
 """A caching relay for MOQT: it moves and keeps Objects without understanding them."""
 
+from kvcs.relay.arrival import Arrival
 from kvcs.relay.auth import Access, AccessAction, Authorize, allow_all, deny_all
 from kvcs.relay.config import RelayConfig, RelayLimits
 from kvcs.relay.disk import DiskConfig
 from kvcs.relay.relay import Relay
+from kvcs.relay.report import (
+    NamespacePage,
+    NamespaceReport,
+    Reporter,
+    SessionReport,
+    TrackReport,
+)
 from kvcs.relay.statistics import RelayStatistics
 
 __all__ = (
     "Access",
     "AccessAction",
+    "Arrival",
     "Authorize",
     "DiskConfig",
+    "NamespacePage",
+    "NamespaceReport",
     "Relay",
     "RelayConfig",
     "RelayLimits",
     "RelayStatistics",
+    "Reporter",
+    "SessionReport",
+    "TrackReport",
     "allow_all",
     "deny_all",
 )

@@ -22,13 +22,13 @@ Source: MOQT draft 22, Sections 7.1 and 10.3.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from kvcs.moqt.track.store import TrackStore
 from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay.statistics import Metrics
 
-__all__ = ("Cache", "Usage")
+__all__ = ("Cache", "PublicationSize", "Usage")
 
 # Part of the budget that is freed at a time.
 _SLACK: Final = 16
@@ -81,6 +81,24 @@ class _Publication:
     @property
     def is_idle(self) -> bool:
         return all(entry.usage.is_idle for entry in self.entries.values())
+
+
+class PublicationSize(NamedTuple):
+    """What the cache holds of one namespace.
+
+    Attributes:
+        namespace: The namespace.
+        tracks: Tracks with any state.
+        complete_tracks: Those of which every Object is held.
+        size_bytes: Octets, records included.
+        used: When it was last asked for or added to, in monotonic seconds.
+    """
+
+    namespace: TrackNamespace
+    tracks: int
+    complete_tracks: int
+    size_bytes: int
+    used: float
 
 
 class Cache:
@@ -139,6 +157,29 @@ class Cache:
         """Tell whether every Object of a Track is held."""
         entry = self._find(track)
         return entry is not None and entry.complete
+
+    def used(self) -> dict[TrackNamespace, float]:
+        """Return when each namespace was last asked for or added to, in monotonic seconds."""
+        return {namespace: entry.used for namespace, entry in self._publications.items()}
+
+    def publication(self, namespace: TrackNamespace) -> PublicationSize | None:
+        """Return what is held of exactly this namespace, None without any Track."""
+        publication = self._publications.get(namespace)
+        if publication is None:
+            return None
+        entries = publication.entries.values()
+        return PublicationSize(
+            namespace=namespace,
+            tracks=len(entries),
+            complete_tracks=sum(entry.complete for entry in entries),
+            size_bytes=publication.size_bytes,
+            used=publication.used,
+        )
+
+    def tracks_of(self, namespace: TrackNamespace) -> tuple[FullTrackName, ...]:
+        """Return the Tracks of exactly this namespace, in the order they appeared."""
+        publication = self._publications.get(namespace)
+        return () if publication is None else tuple(publication.entries)
 
     def add(self, store: TrackStore, usage: Usage, *, now: float) -> None:
         """Take a new, empty store into the budget."""

@@ -294,6 +294,10 @@ class RelayCore:
         """Return the open sessions."""
         return self._peers.values()
 
+    def track(self, name: FullTrackName) -> Track | None:
+        """Return a Track with any state."""
+        return self._tracks.get(name)
+
     def tracks(self) -> Iterable[Track]:
         """Return the Tracks with any state."""
         return self._tracks.values()

@@ -307,6 +307,10 @@ class Namespaces:
         """Return the listed namespaces, in the order they appeared."""
         return list(self._under.get((), ()))
 
+    def is_listed(self, namespace: TrackNamespace) -> bool:
+        """Tell whether a namespace is listed."""
+        return namespace in self._under.get(namespace.fields, {})
+
     def _list(self, namespace: TrackNamespace) -> list[Change]:
         if namespace in self._under.get(namespace.fields, {}):
             return []

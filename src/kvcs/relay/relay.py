@@ -25,6 +25,8 @@ from kvcs.relay.config import RelayConfig
 from kvcs.relay.core import RelayCore
 from kvcs.relay.egress import EgressBudget
 from kvcs.relay.heap import Heap, glibc_trim
+from kvcs.relay.namespaces import PeerId
+from kvcs.relay.report import Reporter
 from kvcs.relay.statistics import Metrics, RelayStatistics
 from kvcs.relay.uplink import Uplink
 from kvcs.transport.interface import Address, TransportFactory
@@ -40,6 +42,9 @@ _logger = logging.getLogger("kvcs.relay")
 
 class Relay:
     """A relay, from ``async with`` to its end.
+
+    Attributes:
+        reporter: What it does and holds in detail, for those who operate it.
 
     Example:
         ::
@@ -90,6 +95,8 @@ class Relay:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._drained = asyncio.Event()
+        self._links: dict[PeerId, Connection] = {}
+        self.reporter = Reporter(self._core, self._links)
 
     def __repr__(self) -> str:
         return f"<Relay {self._core!r}>"
@@ -104,6 +111,16 @@ class Relay:
     def parent(self) -> str | None:
         """URL of the parent that is used now; None without one, or while it is not reached."""
         return self._uplink.url
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the port is open and new clients are welcome."""
+        return self._loop is not None and not self.is_draining
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether everybody was asked to leave."""
+        return self._core.drain.deadline is not None
 
     def statistics(self) -> RelayStatistics:
         """Return a copy of all counters."""
@@ -198,6 +215,8 @@ class Relay:
         connection.outbox = _RelayOutbox(connection, self._core.metrics, self._egress)
         connection.on_closed(lambda: self._egress.forget(connection))
         peer = self._core.connect(connection, is_parent=is_parent)
+        self._links[peer.id] = connection
+        connection.on_closed(lambda: self._links.pop(peer.id, None) and None)
 
         def receive(event: Event) -> None:
             self._core.receive(peer, event, now=connection.now)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from kvcs.admin.config import AdminConfig
 from kvcs.cli.relay.addresses import own_addresses
 from kvcs.cli.relay.reader import WrongSettings
 from kvcs.cli.relay.schema import Settings
@@ -15,7 +16,7 @@ from kvcs.relay import Authorize, RelayConfig, allow_all, deny_all
 from kvcs.relay.disk.config import DiskConfig
 from kvcs.transport.interface import ClientTls, ServerTls, is_loopback
 
-__all__ = ("check", "is_open_to_anyone", "relay_config", "server_tls")
+__all__ = ("admin_config", "check", "is_open_to_anyone", "relay_config", "server_tls")
 
 _POLICIES: Final[dict[str, Authorize]] = {
     "this-machine": allow_all,
@@ -66,6 +67,18 @@ def relay_config(settings: Settings, tls: ServerTls) -> RelayConfig:
     except ConfigError as error:
         key = _KEYS.get(error.key, error.key)
         raise ConfigError(key, error.expected, error.got) from error
+
+
+def admin_config(settings: Settings) -> AdminConfig:
+    """Return the configuration of the admin listener."""
+    admin = settings.admin
+    return AdminConfig(
+        host=admin.host,
+        port=admin.port,
+        slow_after=admin.slow_after,
+        ready_without_upstream=admin.ready_without_upstream,
+        limits=admin.limits,
+    )
 
 
 def server_tls(settings: Settings) -> tuple[ServerTls, Path | None]:

@@ -58,6 +58,7 @@ _FLAGS: Final = (
     _Flag("--upstream-ca", "", "upstream_ca", {"type": INPUT_FILE}),
     _Flag("--upstream-token-file", "", "upstream_token_file", {"type": INPUT_FILE}),
     _Flag("--idle-timeout", "transport", "idle_timeout", {"type": DURATION}),
+    _Flag("--drain-timeout", "", "drain_timeout", {"type": DURATION}),
     _Flag("--admin-host", "admin", "host", {}),
     _Flag("--admin-port", "admin", "port", {"type": _PORT}),
 )

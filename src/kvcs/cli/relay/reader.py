@@ -136,6 +136,8 @@ class _Reading:
 
     def _value(self, kind: Any, value: Any, place: str) -> Any:
         try:
+            if kind in {Size, Duration}:
+                return _quantity(kind, value)
             return msgspec.convert(value, kind, dec_hook=self._decode)
         except (msgspec.ValidationError, ValueError, OverflowError):
             self.errors.append(ConfigError(place, _expected(kind), _shown(place, value)))
@@ -145,17 +147,28 @@ class _Reading:
         """Decode what msgspec has no form for."""
         if kind is Path and isinstance(value, str) and value and "\0" not in value:
             return self._directory / value
-        if kind in {Size, Duration} and isinstance(value, str | int | float):
-            if isinstance(value, bool) or (kind is Size and isinstance(value, float)):
-                raise ValueError
-            quantity = (parse_size if kind is Size else parse_duration)(_plain(value))
-            return kind(quantity)
         raise ValueError
 
 
-def _plain(value: str | float) -> str:
-    """Return a number without an exponent, which quantities do not have."""
-    return value if isinstance(value, str) else f"{value:.9f}".rstrip("0").rstrip(".")
+def _quantity(kind: Any, value: Any) -> float:
+    """Return a size or a duration that has a unit or none.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    match value:
+        case bool():
+            raise ValueError
+        case str():
+            text = value
+        case int():
+            text = str(value)
+        case float() if kind == Duration:
+            # Without an exponent, which quantities do not have.
+            text = f"{value:.9f}".rstrip("0").rstrip(".")
+        case _:
+            raise ValueError
+    return parse_size(text) if kind == Size else parse_duration(text)
 
 
 def _instead_of(name: str, known: Mapping[str, Any]) -> str:

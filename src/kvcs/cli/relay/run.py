@@ -1,22 +1,28 @@
 """``kvcs relay run``: run a caching relay until it is told to end."""
 
 import dataclasses
-from collections.abc import Mapping
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import click
 
+from kvcs.admin import AdminServer
 from kvcs.cli._options import option, pass_output
 from kvcs.cli._output import Output, format_bytes
 from kvcs.cli._runtime import interruption, run
-from kvcs.cli.relay.assembly import check, is_open_to_anyone, relay_config, server_tls
+from kvcs.cli.relay.assembly import admin_config, check, is_open_to_anyone, relay_config, server_tls
 from kvcs.cli.relay.flags import SettingsCommand, pass_settings, settings_options
-from kvcs.cli.relay.schema import Settings
+from kvcs.cli.relay.schema import Admin, Settings
 from kvcs.cli.relay.text import format_settings
+from kvcs.errors import TransportError
 from kvcs.relay import Relay, RelayStatistics
 from kvcs.transport.interface import Address
 
 __all__ = ("relay_run",)
+
+_logger = logging.getLogger("kvcs.cli")
 
 
 @click.command("run", cls=SettingsCommand)
@@ -48,18 +54,50 @@ async def _serve(output: Output, settings: Settings) -> None:
             f"WARNING: everybody who can reach UDP port {config.port} of this machine can publish, "
             'find and take everything (authorization.policy is "allow-anyone")'
         )
-    async with interruption() as stopped, Relay(config) as running:
-        _show_start(output, running.address, ca)
+    async with (
+        interruption() as stopped,
+        Relay(config) as running,
+        _administer(running, settings) as admin,
+    ):
+        _show_start(output, running.address, ca, admin)
         await stopped.wait()
+        await running.drain(settings.drain_timeout)
         statistics = running.statistics()
     _show_end(output, statistics)
 
 
-def _show_start(output: Output, address: Address, ca: Path | None) -> None:
+@asynccontextmanager
+async def _administer(relay: Relay, settings: Settings) -> AsyncGenerator[AdminServer | None]:
+    """Open the admin listener, if there is to be one.
+
+    Where nobody asked for its address, and another relay of this machine has it, this relay
+    does without.
+    """
+    async with AsyncExitStack() as stack:
+        admin = None
+        if settings.admin.enabled:
+            admin = AdminServer(relay, admin_config(settings))
+            try:
+                await stack.enter_async_context(admin)
+            except TransportError as error:
+                if settings.admin != Admin():
+                    raise
+                _logger.warning("no admin listener: %s", error)
+                admin = None
+        yield admin
+
+
+def _show_start(
+    output: Output, address: Address, ca: Path | None, admin: AdminServer | None
+) -> None:
     url = f"moqt://{address}/"
-    output.result({"event": "listening", "url": url, "ca": None if ca is None else str(ca)})
+    page = None if admin is None else f"http://{admin.address}/"
+    shown_ca = None if ca is None else str(ca)
+    output.result({"event": "listening", "url": url, "ca": shown_ca, "admin": page})
     trust = f" (clients trust it with --ca {ca})" if ca else ""
     output.text(f"listening on {url}{trust}")
+    if page:
+        output.text(f"status page, metrics and health at {page}")
 
 
 def _show_end(output: Output, statistics: RelayStatistics) -> None:

@@ -14,12 +14,12 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_typ
 
 import msgspec
 
+from kvcs.admin.config import AdminConfig, AdminLimits
 from kvcs.relay.config import RelayConfig, RelayLimits
 from kvcs.relay.disk.config import DiskConfig
 from kvcs.transport.interface import TransportConfig
 
 __all__ = (
-    "ADMIN_PORT",
     "Admin",
     "Authorization",
     "Cache",
@@ -39,24 +39,18 @@ __all__ = (
     "keys",
 )
 
-ADMIN_PORT: Final = 4434
-
 _DEFAULT: Final[dict[str, Any]] = {key.name: key.default for key in fields(RelayConfig)}
 
+_ADMIN: Final[dict[str, Any]] = {key.name: key.default for key in fields(AdminConfig)}
 _DISK: Final[dict[str, Any]] = {key.name: key.default for key in fields(DiskConfig)}
 
 # Sizes whose names do not end in _bytes; the last one is one a second.
 _SIZES: Final = frozenset({"max_data", "max_stream_data", "max_receive_rate"})
 
 
-class Size(int):
-    """Octets, in a file also ``"8GiB"``."""
-
-
-class Duration(float):
-    """Seconds, in a file also ``"30s"``."""
-
-
+# Octets, in a file also "8GiB"; and seconds, also "30s".
+Size = Annotated[int, "octets"]
+Duration = Annotated[float, "seconds"]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Rate = Annotated[float, msgspec.Meta(ge=0, le=2**53)]
@@ -112,7 +106,7 @@ class Cache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         memory_bytes: Memory for Objects; sensible sizes are what the machine can spare.
     """
 
-    memory_bytes: Size = Size(_DEFAULT["cache_bytes"])
+    memory_bytes: Size = _DEFAULT["cache_bytes"]
 
 
 class Disk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -130,11 +124,11 @@ class Disk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """
 
     directory: Path | None = None
-    capacity_bytes: Size = Size(_DISK["capacity_bytes"])
+    capacity_bytes: Size = _DISK["capacity_bytes"]
     max_tracks: Count = _DISK["max_tracks"]
-    queue_bytes: Size = Size(_DISK["queue_bytes"])
-    read_ahead_bytes: Size = Size(_DISK["read_ahead_bytes"])
-    retry_interval: Duration = Duration(_DISK["retry_interval"])
+    queue_bytes: Size = _DISK["queue_bytes"]
+    read_ahead_bytes: Size = _DISK["read_ahead_bytes"]
+    retry_interval: Duration = _DISK["retry_interval"]
 
 
 class Admin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -145,14 +139,18 @@ class Admin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         host: Address to listen on. Whoever reaches it sees the names of everything that the
             relay carries, so it is for this machine, or for a network of operators.
         port: TCP port; 0 takes a free one.
+        slow_after: Time behind after which a subscriber counts as slow.
         ready_without_upstream: Whether the relay counts as ready while no parent can be
             reached; it goes on serving what it holds.
+        limits: Bounds on what clients of this listener can make it hold or do.
     """
 
     enabled: bool = True
-    host: str = "127.0.0.1"
-    port: Port = ADMIN_PORT
-    ready_without_upstream: bool = False
+    host: str = _ADMIN["host"]
+    port: Port = _ADMIN["port"]
+    slow_after: Duration = _ADMIN["slow_after"]
+    ready_without_upstream: bool = _ADMIN["ready_without_upstream"]
+    limits: AdminLimits = AdminLimits()
 
 
 class Log(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -177,6 +175,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             public ones.
         upstream_token_file: File with the authorization token that the parents ask for.
         max_filter_ranges: Ranges of range filters that a subscriber may send per request.
+        drain_timeout: Time that everybody gets to leave, and to finish what is running, after
+            SIGTERM or SIGINT. A second signal does not wait.
         listen: Where clients connect.
         tls: What clients check.
         authorization: Who may do what.
@@ -192,6 +192,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     upstream_ca: Path | None = None
     upstream_token_file: Path | None = None
     max_filter_ranges: Count = _DEFAULT["max_filter_ranges"]
+    drain_timeout: Duration = 30.0
     listen: Listen = Listen()
     tls: Tls = Tls()
     authorization: Authorization = Authorization()

@@ -37,9 +37,9 @@ def format_value(kind: Any, value: Any) -> str:
             return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
         case tuple():
             return "[" + ", ".join(format_value(str, item) for item in cast("Any", value)) + "]"
-        case _ if kind is Size:
+        case _ if kind == Size:
             return _size(value)
-        case _ if kind is Duration:
+        case _ if kind == Duration:
             return _duration(value)
         case _:
             return str(value)

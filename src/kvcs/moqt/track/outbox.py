@@ -34,6 +34,8 @@ class Outbox:
     Attributes:
         on_ready: Called when there is something to send that was not there before.
         is_drained: Tells whether the transport has sent all that was written on a stream.
+        behind_since: Since when there is more to send than room for it, in monotonic seconds;
+            None when everything that there was has been handed over.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Outbox:
         self._turns = count()
         self._deadlines: list[tuple[float, int, Delivery]] = []
         self._sending = False
+        self.behind_since: float | None = None
 
     def __repr__(self) -> str:
         return f"<Outbox deliveries={len(self._deliveries)} queued={len(self._queued)}>"
@@ -120,6 +123,10 @@ class Outbox:
                     sent += self._serve(delivery, session, room - sent, now)
         finally:
             self._sending = False
+        if not self._queued:
+            self.behind_since = None
+        elif self.behind_since is None:
+            self.behind_since = now
         return sent
 
     def _serve(self, delivery: Delivery, session: Session, room: int, now: float) -> int:

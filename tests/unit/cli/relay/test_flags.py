@@ -32,6 +32,7 @@ FLAGS = {
         (("moqt://a/",), ("moqt://b/",), ("moqt://c/",)),
     ),
     "--idle-timeout": ("transport.idle_timeout", ("1s", "2s", "3"), (1.0, 2.0, 3.0)),
+    "--drain-timeout": ("drain_timeout", ("1s", "2s", "3"), (1.0, 2.0, 3.0)),
     "--admin-host": ("admin.host", ("h1", "h2", '"h3"'), ("h1", "h2", "h3")),
     "--admin-port": ("admin.port", ("1", "2", "3"), (1, 2, 3)),
     "--dev-cert-name": (

@@ -22,6 +22,23 @@ def test_room_is_a_bound_that_one_object_may_exceed(new_site):
     assert not site.outbox.is_idle
 
 
+def test_outbox_says_since_when_it_is_behind(new_site):
+    site = new_site()
+    site.subscribe()
+    site.add(0, *range(10), payload=bytes(KIB))
+    assert site.outbox.behind_since is None
+
+    site.outbox.send(site.publisher, room=KIB, now=1.0)
+    site.outbox.send(site.publisher, room=0, now=2.0)
+
+    assert site.outbox.behind_since == 1.0
+    site.outbox.send(site.publisher, room=1 << 20, now=3.0)
+    assert site.outbox.behind_since is None
+    site.add(0, 10, 11, payload=bytes(KIB))
+    site.outbox.send(site.publisher, room=KIB, now=4.0)
+    assert site.outbox.behind_since == 4.0
+
+
 def test_the_more_urgent_subscriber_is_served_first(new_site):
     site = new_site()
     slow = site.subscribe(subscriber_priority=200)
