@@ -137,6 +137,8 @@ COUNTS: Final = (
           "Octets deleted from the disk.", "reason"),
     Count("disk_failures", "kvcs_relay_disk_failures_total", _COUNTER, "operations",
           "Operations of the disk that failed.", "kind"),
+    Count("queued_bytes", "kvcs_relay_queued_bytes", _GAUGE, "bytes",
+          "Octets that wait for subscribers, in all sessions together."),
 )
 # fmt: on
 
