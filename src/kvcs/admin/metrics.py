@@ -145,6 +145,8 @@ COUNTS: Final = (
 STATES: Final = (
     State("kvcs_relay_ready", "0 or 1", "Whether the relay is ready, as /readyz says."),
     State("kvcs_relay_draining", "0 or 1", "Whether everybody was asked to leave."),
+    State("kvcs_relay_upstreams", "upstreams", "Parents in the settings."),
+    State("kvcs_relay_upstream_connected", "0 or 1", "Whether there is a session with a parent."),
     State("kvcs_relay_slow_sessions", "sessions", "Subscribers that are behind for a while."),
 )
 

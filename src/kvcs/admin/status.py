@@ -11,7 +11,13 @@ import msgspec
 from kvcs.admin.config import AdminConfig
 from kvcs.names import TrackNamespace
 from kvcs.relay import RelayStatistics
-from kvcs.relay.report import NamespacePage, Reporter, SessionReport, TrackReport
+from kvcs.relay.report import (
+    NamespacePage,
+    Reporter,
+    SessionReport,
+    TrackReport,
+    UpstreamReport,
+)
 from kvcs.transport.interface import Address
 
 __all__ = ("NamespaceStatus", "Observed", "Observer", "Status", "encode")
@@ -31,6 +37,7 @@ class Status:
         is_draining: Everybody was asked to leave.
         slow_after: Seconds behind after which a subscriber counts as slow.
         slow_sessions: Subscribers that are.
+        upstreams: Parents in order of preference.
         statistics: All counters.
         sessions: Those furthest behind first, then the newest; not all of them.
         namespaces: Those used last first; not all of them.
@@ -45,6 +52,7 @@ class Status:
     is_draining: bool
     slow_after: float
     slow_sessions: int
+    upstreams: tuple[UpstreamReport, ...]
     statistics: RelayStatistics
     sessions: tuple[SessionReport, ...]
     namespaces: NamespacePage
@@ -86,6 +94,10 @@ class Observed(Protocol):
         """What it does and holds in detail."""
         ...
 
+    def upstreams(self) -> tuple[UpstreamReport, ...]:
+        """Return what is known of each parent."""
+        ...
+
     def statistics(self) -> RelayStatistics:
         """Return a copy of all counters."""
         ...
@@ -116,12 +128,21 @@ class Observer:
         """Return why the relay is not ready; nothing when it is."""
         if self._relay.is_draining:
             return ("draining",)
-        return () if self._relay.is_open else ("not listening",)
+        if not self._relay.is_open:
+            return ("not listening",)
+        upstreams = self._relay.upstreams()
+        is_cut_off = bool(upstreams) and not any(upstream.is_used for upstream in upstreams)
+        if is_cut_off and not self._config.ready_without_upstream:
+            return ("no upstream",)
+        return ()
 
     def states(self) -> dict[str, float]:
         """Return the values of `metrics.STATES`."""
         slow = self._relay.reporter.slow_sessions(self._config.slow_after, now=self._clock())
+        upstreams = self._relay.upstreams()
         return {
+            "kvcs_relay_upstreams": float(len(upstreams)),
+            "kvcs_relay_upstream_connected": float(any(u.is_used for u in upstreams)),
             "kvcs_relay_ready": float(not self.faults()),
             "kvcs_relay_draining": float(self._relay.is_draining),
             "kvcs_relay_slow_sessions": float(slow),
@@ -147,6 +168,7 @@ class Observer:
             is_draining=relay.is_draining,
             slow_after=self._config.slow_after,
             slow_sessions=reporter.slow_sessions(self._config.slow_after, now=now),
+            upstreams=relay.upstreams(),
             statistics=relay.statistics(),
             sessions=reporter.sessions(limit, now=now),
             namespaces=reporter.namespaces(limit, now=now, offset=offset, search=search),

@@ -11,6 +11,7 @@ from kvcs.relay.report import (
     Reporter,
     SessionReport,
     TrackReport,
+    UpstreamReport,
 )
 from kvcs.relay.statistics import RelayStatistics
 
@@ -29,6 +30,7 @@ __all__ = (
     "Reporter",
     "SessionReport",
     "TrackReport",
+    "UpstreamReport",
     "allow_all",
     "deny_all",
 )

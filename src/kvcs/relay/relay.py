@@ -26,7 +26,7 @@ from kvcs.relay.core import RelayCore
 from kvcs.relay.egress import EgressBudget
 from kvcs.relay.heap import Heap, glibc_trim
 from kvcs.relay.namespaces import PeerId
-from kvcs.relay.report import Reporter
+from kvcs.relay.report import Reporter, UpstreamReport
 from kvcs.relay.statistics import Metrics, RelayStatistics
 from kvcs.relay.uplink import Uplink
 from kvcs.transport.interface import Address, TransportFactory
@@ -111,6 +111,18 @@ class Relay:
     def parent(self) -> str | None:
         """URL of the parent that is used now; None without one, or while it is not reached."""
         return self._uplink.url
+
+    def upstreams(self) -> tuple[UpstreamReport, ...]:
+        """Return what is known of each parent, in order of preference."""
+        uplink = self._uplink
+        return tuple(
+            UpstreamReport(
+                url=url,
+                is_used=url == uplink.url,
+                error=str(uplink.last_error) if url == uplink.failed else "",
+            )
+            for url in self._config.upstream
+        )
 
     @property
     def is_open(self) -> bool:

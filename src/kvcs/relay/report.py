@@ -29,6 +29,7 @@ __all__ = (
     "SessionLink",
     "SessionReport",
     "TrackReport",
+    "UpstreamReport",
 )
 
 
@@ -169,6 +170,22 @@ class TrackReport:
     arrival: Arrival
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamReport:
+    """One parent.
+
+    Attributes:
+        url: Where it is.
+        is_used: The session with it is the one that is used now.
+        error: Why the last attempt or session ended; empty for the parent that is used, and
+            for one that was not tried last.
+    """
+
+    url: str
+    is_used: bool
+    error: str
+
+
 class Reporter:
     """Makes reports of one relay."""
 
@@ -277,6 +294,6 @@ class Reporter:
             is_complete=self._core.cache.is_complete(track.name),
             subscriptions=subscriptions,
             fetches=len(deliveries) - subscriptions,
-            is_received=track.supply.is_established,
+            is_received=track.supply.is_established(None),
             arrival=arrival(store),
         )

@@ -32,7 +32,8 @@ class Uplink:
 
     Attributes:
         url: The parent of the current session, None while there is none.
-        last_error: Why the last attempt or session ended; None while all is well.
+        failed: The parent of the last attempt or session that ended; None while all is well.
+        last_error: Why it ended.
         attempts: Attempts so far.
     """
 
@@ -57,6 +58,7 @@ class Uplink:
             transport: What carries the sessions; None for QUIC.
         """
         self.url: str | None = None
+        self.failed: str | None = None
         self.last_error: KvcsError | None = None
         self.attempts = 0
         self._parents = Parents(urls, backoff=backoff, rng=rng)
@@ -79,7 +81,7 @@ class Uplink:
                 now = loop.time()
                 lived = 0.0 if self.url is None else now - self._since
                 self.url = None
-                self.last_error = error
+                self.failed, self.last_error = url, error
                 is_clean = isinstance(error, ConnectionLost) and error.code == 0 and lived > 0
                 self._parents.ended(url, lived=lived, is_clean=is_clean, now=now)
                 _logger.warning("no session with the parent %s: %s", url, error)
@@ -100,7 +102,7 @@ class Uplink:
             )
         except (TransportError, ProtocolError) as error:
             return error
-        self.url, self.last_error = url, None
+        self.url, self.failed, self.last_error = url, None, None
         self._since = connection.now
         _logger.info("the parent is %s", url)
         is_retiring = False

@@ -19,7 +19,11 @@ class FakeRelay:
         self.is_open = True
         self.is_draining = False
         self.links = {}
+        self.parents = ()
         self.reporter = Reporter(self.world.core, self.links)
+
+    def upstreams(self):
+        return self.parents
 
     def statistics(self):
         return self.world.core.statistics()

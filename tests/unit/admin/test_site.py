@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +18,7 @@ from kvcs.admin.metrics import COUNTS, STATES, Kind
 from kvcs.admin.site import Site
 from kvcs.moqt.track.outbox import Outbox
 from kvcs.names import FullTrackName, TrackNamespace
-from kvcs.relay import RelayStatistics
+from kvcs.relay import RelayStatistics, UpstreamReport
 
 ROOT = Path(__file__).parents[3]
 
@@ -69,6 +69,29 @@ async def test_relay_that_is_closed_is_not_ready(admin, ask, relay):
         answer = await ask(address, "/readyz")
 
     assert (answer.status, answer.text) == (503, "not listening\n")
+
+
+PARENTS = (
+    UpstreamReport(url="moqt://a/", is_used=False, error="connection refused"),
+    UpstreamReport(url="moqt://b/", is_used=False, error=""),
+)
+
+
+@pytest.mark.parametrize("settings", [{}, {"ready_without_upstream": True}])
+@pytest.mark.parametrize("used", [0, 1, None])
+async def test_relay_with_parents_needs_one_unless_it_may_do_without(
+    admin, ask, relay, settings, used
+):
+    relay.parents = tuple(
+        replace(parent, is_used=index == used) for index, parent in enumerate(PARENTS)
+    )
+    async with admin(**settings) as address:
+        answer = await ask(address, "/readyz")
+
+    is_ready = used is not None or bool(settings)
+    assert (answer.status, answer.text) == (
+        (200, "ready\n") if is_ready else (503, "no upstream\n")
+    )
 
 
 # Metrics.
@@ -158,10 +181,12 @@ async def test_status_says_what_the_relay_does(admin, ask, relay):
     publisher = relay.world.client()
     publisher.announce()
     relay.links[publisher.peer.id] = link()
+    relay.parents = (replace(PARENTS[0], is_used=True, error=""), PARENTS[1])
 
     status = await get(admin, ask, "/status.json", Status)
 
     assert status.is_ready
+    assert status.upstreams == relay.parents
     assert status.address == "127.0.0.1:4433"
     assert status.statistics == relay.statistics()
     assert [session.address for session in status.sessions] == ["192.0.2.1:1"]

@@ -213,8 +213,8 @@ function drawSessions(status) {
 function drawUpstreams(upstreams) {
   byId("upstreams").hidden = !upstreams.length;
   keep(byId("upstream-rows"), upstreams, (item) => item.url, makeRow(["", "", ""]), (row, item) => {
-    const kind = item.is_connected ? tag("connected", "good") : tag(item.state, "bad");
-    fill(row, [item.url, kind, duration(item.since)]);
+    const kind = item.is_used ? tag("in use", "good") : item.error ? tag("failed", "bad") : tag("standby");
+    fill(row, [item.url, kind, item.error]);
   });
 }
 
@@ -296,7 +296,7 @@ function draw(status) {
   setText(byId("uptime"), `up for ${duration(status.uptime)}`);
   setText(byId("version"), `kvcs ${status.version}`);
   keep(byId("cards"), cards(status), (card) => card.name, makeCard, updateCard);
-  drawUpstreams(status.upstreams ?? []);
+  drawUpstreams(status.upstreams);
   if (!state.isChosenHere) state.chosen = status.namespaces.shown[0]?.namespace ?? "";
   drawNamespaces(status.namespaces);
   drawSessions(status);

@@ -63,6 +63,7 @@ def relay_config(settings: Settings, tls: ServerTls) -> RelayConfig:
             upstream=settings.upstream,
             upstream_tls=ClientTls(ca_file=_text(settings.upstream_ca)),
             upstream_tokens=_tokens(settings.upstream_token_file),
+            upstream_backoff=settings.upstream_backoff,
         )
     except ConfigError as error:
         key = _KEYS.get(error.key, error.key)

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_typ
 import msgspec
 
 from kvcs.admin.config import AdminConfig, AdminLimits
+from kvcs.endpoint.reconnect import Backoff
 from kvcs.relay.config import RelayConfig, RelayLimits
 from kvcs.relay.disk.config import DiskConfig
 from kvcs.transport.interface import TransportConfig
@@ -185,6 +186,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         admin: The inner listener for operators.
         log: The log.
         limits: Bounds on what peers can make the relay hold, and on how long it waits.
+        upstream_backoff: Waits between attempts to reach a parent.
         transport: Settings of the QUIC connections.
     """
 
@@ -201,6 +203,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     admin: Admin = Admin()
     log: Log = Log()
     limits: RelayLimits = RelayLimits()
+    upstream_backoff: Backoff = Backoff()
     transport: TransportConfig = _DEFAULT["transport"]
 
 
@@ -257,7 +260,7 @@ def _value_type(name: str, kind: Any) -> tuple[Any, bool]:
     if kind is int:
         return (Size if name.endswith("_bytes") or name in _SIZES else Count), False
     if kind is float:
-        return (Rate if name.endswith("_rate") else Duration), False
+        return (Rate if name.endswith("_rate") or name == "factor" else Duration), False
     return kind, False
 
 
