@@ -33,6 +33,7 @@ _COMMANDS: Final = {
     "fetch": _Place("kvcs.cli.fetch", "fetch", "Take a KV cache, or a part of one."),
     "inspect": _Place("kvcs.cli.inspect", "inspect", "Look into a file, or at a relay."),
     "doctor": _Place("kvcs.cli.doctor", "doctor", "Say what a relay lacks for KVCS."),
+    "top": _Place("kvcs.cli.top", "top", "Watch a running relay."),
     "scope": _Place("kvcs.cli.scope", "scope", "Make scope keys."),
     "version": _Place("kvcs.cli.version", "version", "Show the versions of everything."),
 }

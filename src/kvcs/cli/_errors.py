@@ -32,6 +32,7 @@ from kvcs.errors import (
 __all__ = (
     "EXIT_CODES",
     "TIMEOUT_HINT",
+    "AdminUnreachable",
     "Complaint",
     "ExitCode",
     "Incomplete",
@@ -72,6 +73,23 @@ class Unwritable(ConfigError):
     """The file to write cannot be written where it was asked for."""
 
 
+class AdminUnreachable(KvcsError):
+    """The admin listener of a relay does not answer.
+
+    Attributes:
+        url: Where it was looked for.
+        reason: What went wrong.
+    """
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(url, reason)
+        self.url = url
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"no relay answers at {self.url}: {self.reason}"
+
+
 class Incomplete(KvcsError):
     """Not all that was asked for could be had.
 
@@ -95,6 +113,7 @@ EXIT_CODES: Final[dict[type[KvcsError], ExitCode]] = {
     ConfigError: ExitCode.USAGE,
     NotFound: ExitCode.NOT_FOUND,
     Incomplete: ExitCode.FAILED,
+    AdminUnreachable: ExitCode.UNREACHABLE,
     RequestTimedOut: ExitCode.TIMEOUT,
     RequestFailed: ExitCode.FAILED,
     SessionRefused: ExitCode.REFUSED,
@@ -130,6 +149,10 @@ _HINTS: Final[dict[type[KvcsError], str]] = {
         "Check the scope key and the tokens; kvcs fetch --wait waits for a publisher. Only a "
         "prompt that starts with the whole publication finds it: publish a shared prefix as a "
         "publication of its own."
+    ),
+    AdminUnreachable: (
+        "Check that a relay runs on this machine, and that its admin listener is where "
+        "--admin-url says: kvcs relay run shows it when it starts."
     ),
     RequestTimedOut: TIMEOUT_HINT,
     CertificateRefused: (

@@ -27,6 +27,7 @@ from kvcs.errors import (
     ConnectionLost,
     KvcsError,
     LocalProtocolError,
+    ProtocolError,
     RemoteProtocolError,
     RequestErrorCode,
     TerminationCode,
@@ -95,6 +96,8 @@ _LAST_WORDS: Final = (
     SubscriberFinished,
     SubscriptionDrained,
 )
+
+_CODES: Final = frozenset(TerminationCode)
 
 _logger = logging.getLogger("kvcs.endpoint")
 
@@ -436,7 +439,7 @@ class Connection(Requester):
         try:
             step()
         except Exception:
-            _logger.exception("session failed", extra={"session": self.peer})
+            _logger.exception("session failed", extra={"peer": self.peer})
             self._fail()
             return False
         return True
@@ -456,7 +459,7 @@ class Connection(Requester):
 
     def _dispatch(self, event: Event) -> None:
         if self._is_debug:
-            _logger.debug("event %s", event, extra={"session": self.peer})
+            _logger.debug("event %s", event, extra={"peer": self.peer})
         if isinstance(event, SessionClosed):
             self._end(event)
             return
@@ -512,7 +515,7 @@ class Connection(Requester):
             try:
                 listener(event)
             except Exception:
-                _logger.exception("listener failed at the end", extra={"session": self.peer})
+                _logger.exception("listener failed at the end", extra={"peer": self.peer})
         for callback in self._on_closed:
             callback()
         self._over.set()
@@ -532,5 +535,14 @@ class Connection(Requester):
             self._requests,
             self._bytes_in,
             self._bytes_out,
-            extra={"session": self.peer},
+            extra={"event": "session-closed", "peer": self.peer, "code": _code_name(self._error)},
         )
+
+
+def _code_name(error: KvcsError | None) -> str:
+    """Return the code that ended a session, for the log."""
+    match error:
+        case ProtocolError(code=code) | ConnectionLost(code=code):
+            return TerminationCode(code).name if code in _CODES else f"{code:#x}"
+        case _:
+            return TerminationCode.NO_ERROR.name

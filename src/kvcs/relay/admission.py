@@ -103,6 +103,8 @@ class Admission:
             peer.granted[event.request_id] = access
             return True
         if code is not RequestErrorCode.DOES_NOT_EXIST:
+            # Taken away again with the refusal, which names it in the log.
+            peer.granted[event.request_id] = access
             self._host.refuse(peer, event.request_id, Refusal(code, ""), now=now)
             return False
         if isinstance(event, SubscribeNamespaceReceived | SubscribeTracksReceived):

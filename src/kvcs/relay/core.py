@@ -39,6 +39,7 @@ from kvcs.relay.cache import Cache
 from kvcs.relay.config import RelayLimits
 from kvcs.relay.discovery import Discovery
 from kvcs.relay.drain import Drain
+from kvcs.relay.journal import Journal
 from kvcs.relay.namespaces import (
     PeerId,
 )
@@ -82,6 +83,7 @@ class RelayCore:
         cache: The Objects.
         limits: Bounds on what peers can make it hold.
         metrics: Counters.
+        journal: What happens, for the log.
         admission: Who may do what.
         discovery: What is listed, and for whom.
         drain: The orderly end.
@@ -108,6 +110,7 @@ class RelayCore:
         """
         self.limits = limits
         self.metrics = Metrics()
+        self.journal = Journal()
         self.admission = Admission(self, authorize)
         self.tree = Tree(relay_id, self)
         self.discovery = Discovery(self)
@@ -174,6 +177,7 @@ class RelayCore:
                 self._receive_track_request(peer, event)
             case SetupComplete():
                 peer.tokens = event.options.authorization_tokens
+                self.journal.session_opened(peer, event.options.implementation)
                 self.drain.ask(peer, now=self._now)
                 self.tree.set_up(peer, event.options, now=self._now)
             case GoawayReceived(request_id=None):
@@ -309,9 +313,10 @@ class RelayCore:
 
     def refuse(self, peer: Peer, request_id: RequestId, refusal: Refusal, *, now: float) -> None:
         """Answer a request of a peer with REQUEST_ERROR."""
-        peer.granted.pop(request_id, None)
+        access = peer.granted.pop(request_id, None)
         if not peer.session.is_active(request_id):
             return
+        self.journal.request_refused(peer, access, refusal, now=now)
         self.metrics.requests_refused[refusal.code.name] += 1
         is_load = refusal.code is RequestErrorCode.EXCESSIVE_LOAD
         peer.session.reject(

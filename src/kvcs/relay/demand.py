@@ -236,8 +236,8 @@ class Demand:
 
     def refuse(self, waiting: Waiting[Any], refusal: Refusal, *, now: float) -> None:
         """Answer a request that waits with REQUEST_ERROR."""
-        waiting.peer.forget(waiting.event.request_id)
         self._host.refuse(waiting.peer, waiting.event.request_id, refusal, now=now)
+        waiting.peer.forget(waiting.event.request_id)
 
     def on_gap_of(self, peer: Peer) -> OnGap:
         """Return who fills gaps of deliveries to a peer."""

@@ -185,10 +185,10 @@ class Discovery:
         try:
             changes = self.namespaces.subscribe(route, prefix)
         except PrefixRefused as error:
-            peer.forget(route.request_id)
             self._forget_prefix(route, now)
             refusal = Refusal(error.code, str(error))
             self._host.refuse(peer, route.request_id, refusal, now=now)
+            peer.forget(route.request_id)
             return
         peer.session.accept(route.request_id, now=now)
         peer.wake()

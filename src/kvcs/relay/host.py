@@ -10,6 +10,7 @@ from kvcs.moqt.session.actions import RequestId
 from kvcs.names import TrackNamespace
 from kvcs.relay.cache import Cache
 from kvcs.relay.config import RelayLimits
+from kvcs.relay.journal import Journal
 from kvcs.relay.peer import Peer
 from kvcs.relay.refusal import Refusal
 from kvcs.relay.statistics import Metrics
@@ -30,6 +31,11 @@ class Host(Protocol):
     @property
     def limits(self) -> RelayLimits:
         """Bounds."""
+        ...
+
+    @property
+    def journal(self) -> Journal:
+        """What happens, for the log."""
         ...
 
     @property

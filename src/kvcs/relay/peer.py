@@ -30,6 +30,11 @@ class Link(Protocol):
         ...
 
     @property
+    def peer(self) -> str:
+        """Address of the peer, for people."""
+        ...
+
+    @property
     def outbox(self) -> Outbox:
         """What is to be sent to the peer, ranked."""
         ...
@@ -49,6 +54,7 @@ class Peer:
 
     Attributes:
         id: Number inside the relay.
+        address: Where it is, for people.
         session: The session.
         responder: What this peer is served.
         requests: How fast it sends requests.
@@ -66,6 +72,7 @@ class Peer:
         "__weakref__",
         "_link",
         "_listeners",
+        "address",
         "ancestry",
         "busy_until",
         "going_away",
@@ -83,6 +90,7 @@ class Peer:
         self, peer_id: PeerId, link: Link, limits: RelayLimits, *, is_parent: bool = False
     ) -> None:
         self.id = peer_id
+        self.address = link.peer
         self.session = link.session
         max_fetches = limits.max_fetches_per_session
         self.responder = TrackResponder(link.session, link.outbox, max_fetches=max_fetches)

@@ -11,7 +11,6 @@ What was held before a publisher contradicted itself stays; whom to ask next is 
 Source: MOQT draft 22, Sections 3.2.3, 7.1 to 7.6 and 12.1.
 """
 
-import logging
 from collections.abc import Callable, Collection
 from typing import Final
 
@@ -52,8 +51,6 @@ from kvcs.relay.upstream_fetch import UpstreamFetch
 from kvcs.relay.upstream_status import UpstreamStatus
 
 __all__ = ("Supply",)
-
-_logger = logging.getLogger("kvcs.relay")
 
 # How often gaps are looked at without news: what had arrived may have been dropped again,
 # and a subscriber that has fallen behind may have taken what was fetched for it.
@@ -273,14 +270,8 @@ class Supply:
         if self.publishers.is_distrusted(peer):
             return
         self._host.metrics.malformed_tracks += 1
-        _logger.warning(
-            "MALFORMED_TRACK %s from session %d: %s",
-            self.name,
-            peer.id,
-            # Text: an error would keep alive what it passed through, as long as the record.
-            str(error),
-            extra={"session": peer.id, "track": str(self.name)},
-        )
+        # Text: an error would keep alive what it passed through, as long as the record.
+        self._host.journal.track_malformed(peer, self.name, str(error))
         self.publishers.distrust(peer)
         for subscription in [s for s in self.subscriptions if s.peer is peer]:
             self.subscriptions.remove(subscription)
@@ -354,6 +345,9 @@ class Supply:
         """Note that nothing more comes on a subscription."""
         self.subscriptions.remove(subscription)
         self._moves.ended(subscription)
+        if subscription.was_established:
+            journal, size_bytes = self._host.journal, self.store.size_bytes
+            journal.track_ended(subscription.peer, self.name, code, size_bytes)
         if is_whole and code == PublishDoneCode.TRACK_ENDED and self.store.largest is not None:
             self._finish_track(subscription.peer, self.store.largest, now, assumed=True)
         self._host.cache.check_complete(self.name)

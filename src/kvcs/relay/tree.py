@@ -110,6 +110,11 @@ class Tree:
 
 def _close(peer: Peer, reason: str, now: float) -> None:
     if not peer.session.is_closed:
-        _logger.warning("relay session %d ended: %s", peer.id, reason, extra={"session": peer.id})
+        _logger.warning(
+            "relay session %d ended: %s",
+            peer.id,
+            reason,
+            extra={"session": peer.id, "peer": peer.address},
+        )
         peer.session.close(TerminationCode.NO_ERROR, reason, now=now)
         peer.wake()

@@ -10,12 +10,16 @@ from kvcs.cli.demo import demo
 from kvcs.cli.fetch import fetch
 from kvcs.cli.inspect import inspect
 from kvcs.cli.publish import publish
-from kvcs.cli.relay import relay_run
+from kvcs.cli.relay import check_config, print_config, relay_run, relay_status
 from kvcs.cli.scope import new
+from kvcs.cli.top import top
 from kvcs.cli.version import version
 from kvcs.errors import ConfigError
 
-COMMANDS = [demo, relay_run, publish, fetch, inspect, new, version]
+COMMANDS = [
+    *(demo, relay_run, relay_status, check_config, print_config),
+    *(publish, fetch, inspect, top, new, version),
+]
 
 # Of each kind of setting: flag with value, variable with value, line of TOML, default, and what
 # the command then gets from each.
@@ -189,6 +193,7 @@ def test_all_commands_are_listed():
         "fetch",
         "inspect",
         "doctor",
+        "top",
         "scope",
         "version",
     ]

@@ -1,11 +1,13 @@
 """Colours appear on a terminal only, and only where nobody forbids them."""
 
 import io
+import json
+import logging
 import re
 
 import pytest
 
-from kvcs.cli._output import Output
+from kvcs.cli._output import JsonFormatter, Output, TextFormatter
 from kvcs.cli.demo.board import Board
 from kvcs.cli.demo.messages import LayerPassed
 
@@ -53,3 +55,29 @@ def test_output_knows_whether_more_than_ascii_can_be_shown(monkeypatch, encoding
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
 
     assert Output(as_json=False, color=False, quiet=False).is_plain is is_plain
+
+
+def record_of(**fields):
+    record = logging.LogRecord("kvcs.relay", logging.INFO, "", 0, "a %s", ("line\x1b[2J",), None)
+    record.created = 1.5
+    vars(record).update(fields)
+    return record
+
+
+def test_json_line_has_the_fields_of_its_event():
+    line = JsonFormatter().format(record_of(event="session-opened", session=7, peer="a:1"))
+
+    assert "\n" not in line
+    assert json.loads(line) == {
+        "time": "1970-01-01T00:00:01.500+00:00",
+        "level": "INFO",
+        "logger": "kvcs.relay",
+        "message": "a line\x1b[2J",
+        "event": "session-opened",
+        "session": 7,
+        "peer": "a:1",
+    }
+
+
+def test_text_line_cannot_act_on_a_terminal():
+    assert "\x1b" not in TextFormatter().format(record_of())

@@ -75,6 +75,7 @@ class Link:
             ),
         )
         self.outbox = Outbox()
+        self.peer = "192.0.2.1:1"
         self._world = world
 
     @property

@@ -161,7 +161,7 @@ function drawHealth(text, kind) {
   const pill = byId("health");
   setText(pill, text);
   pill.className = `pill ${kind}`;
-  document.title = kind === "good" ? "kvcs relay" : `${text} – kvcs relay`;
+  document.title = kind === "good" ? "kvcs relay" : `${text} - kvcs relay`;
 }
 
 // Tables.
@@ -256,7 +256,7 @@ function describe(track) {
   const groups = arrival.groups === arrival.group_ids.length ? plural(arrival.groups, "Group")
     : `the last ${count(arrival.group_ids.length)} of ${plural(arrival.groups, "Group")}`;
   const part = cells.length ? Math.floor(100 * held / cells.length) : 0;
-  return {groups, text: `${track.name}: ${groups} of up to ${plural(arrival.objects, "Object")}; ${part} % of the cells are held whole`};
+  return {groups, text: `${shortField(track.name)}: ${groups} of up to ${plural(arrival.objects, "Object")}; ${part} % of the cells are held whole`};
 }
 
 function drawTracks(detail) {

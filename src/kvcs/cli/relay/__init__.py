@@ -5,8 +5,9 @@ import click
 from kvcs.cli._options import Group
 from kvcs.cli.relay.check import check_config, print_config
 from kvcs.cli.relay.run import relay_run
+from kvcs.cli.relay.status import relay_status
 
-__all__ = ("check_config", "print_config", "relay", "relay_run")
+__all__ = ("check_config", "print_config", "relay", "relay_run", "relay_status")
 
 
 @click.group(cls=Group)
@@ -14,5 +15,5 @@ def relay() -> None:
     """Run a caching relay, and look after one."""
 
 
-for _command in (relay_run, check_config, print_config):
+for _command in (relay_run, relay_status, check_config, print_config):
     relay.add_command(_command)
