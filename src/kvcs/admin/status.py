@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -148,8 +148,8 @@ class Observer:
             "kvcs_relay_slow_sessions": float(slow),
         }
 
-    def status(self, *, limit: int, offset: int = 0, search: str = "") -> Status:
-        """Return an overview.
+    async def status(self, *, limit: int, offset: int = 0, search: str = "") -> Status:
+        """Return an overview; gives way to everything else while it looks for namespaces.
 
         Args:
             limit: Most sessions, and namespaces, that are listed.
@@ -157,7 +157,10 @@ class Observer:
             search: Only namespaces whose text form contains this.
         """
         relay, now = self._relay, self._clock()
-        reporter, faults = relay.reporter, self.faults()
+        reporter = relay.reporter
+        looking = reporter.look_for_namespaces(limit, now=now, offset=offset, search=search)
+        namespaces = await _finish(looking)
+        faults = self.faults()
         return Status(
             version=self._version,
             address=str(relay.address),
@@ -171,7 +174,7 @@ class Observer:
             upstreams=relay.upstreams(),
             statistics=relay.statistics(),
             sessions=reporter.sessions(limit, now=now),
-            namespaces=reporter.namespaces(limit, now=now, offset=offset, search=search),
+            namespaces=namespaces,
         )
 
     async def namespace(self, namespace: TrackNamespace) -> NamespaceStatus:
@@ -181,6 +184,16 @@ class Observer:
             tracks.append(track)
             await asyncio.sleep(0)
         return NamespaceStatus(namespace=namespace.format(), tracks=tuple(tracks))
+
+
+async def _finish[Result](steps: Generator[None, None, Result]) -> Result:
+    """Take all steps, and let everything else happen between them."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return stop.value
+        await asyncio.sleep(0)
 
 
 def encode(status: Status | NamespaceStatus) -> bytes:

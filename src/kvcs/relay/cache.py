@@ -158,9 +158,14 @@ class Cache:
         entry = self._find(track)
         return entry is not None and entry.complete
 
-    def used(self) -> dict[TrackNamespace, float]:
-        """Return when each namespace was last asked for or added to, in monotonic seconds."""
-        return {namespace: entry.used for namespace, entry in self._publications.items()}
+    def namespaces(self) -> tuple[TrackNamespace, ...]:
+        """Return the namespaces that have Tracks."""
+        return tuple(self._publications)
+
+    def used(self, namespace: TrackNamespace) -> float | None:
+        """Return when a namespace was last asked for or added to; None for one without Tracks."""
+        publication = self._publications.get(namespace)
+        return None if publication is None else publication.used
 
     def publication(self, namespace: TrackNamespace) -> PublicationSize | None:
         """Return what is held of exactly this namespace, None without any Track."""

@@ -7,11 +7,11 @@ those of what is shown, plus a step for each session or namespace where the firs
 order are looked for.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import nlargest
 from itertools import islice
-from typing import Protocol
+from typing import Final, Protocol
 
 from kvcs.moqt.session.session import Session
 from kvcs.moqt.track.outbox import Outbox
@@ -31,6 +31,9 @@ __all__ = (
     "TrackReport",
     "UpstreamReport",
 )
+
+# Namespaces that are looked at between two pauses: about a millisecond's work.
+_STEP: Final = 500
 
 
 class SessionLink(Protocol):
@@ -224,15 +227,38 @@ class Reporter:
             offset: Namespaces before the page.
             search: Only those whose text form contains this.
         """
-        used = self._core.cache.used()
-        for namespace in self._core.discovery.namespaces.listed():
-            used.setdefault(namespace, 0.0)
-        matching = [n for n in used if not search or search in n.format()]
-        first = nlargest(offset + limit, matching, key=lambda namespace: used[namespace])
+        looking = self.look_for_namespaces(limit, now=now, offset=offset, search=search)
+        while True:
+            try:
+                next(looking)
+            except StopIteration as stop:
+                return stop.value
+
+    def look_for_namespaces(
+        self, limit: int, *, now: float, offset: int = 0, search: str = ""
+    ) -> Generator[None, None, NamespacePage]:
+        """Return what `namespaces` does, with a pause after each short piece of work.
+
+        There may be tens of thousands; what came or went meanwhile may be in it or not.
+        """
+        cache, listed = self._core.cache, self._core.discovery.namespaces.listed()
+        order: list[tuple[float, int, TrackNamespace]] = []
+        total = 0
+        for namespaces, is_held in ((cache.namespaces(), True), (listed, False)):
+            for first in range(0, len(namespaces), _STEP):
+                for namespace in namespaces[first : first + _STEP]:
+                    used = cache.used(namespace)
+                    if (used is None) is is_held:
+                        continue  # both held and listed, or gone meanwhile
+                    total += 1
+                    if not search or search in namespace.format():
+                        order.append((-1.0 if used is None else used, -total, namespace))
+                yield
+        shown = nlargest(offset + limit, order)[offset:]
         return NamespacePage(
-            total=len(used),
-            matching=len(matching),
-            shown=tuple(self._namespace(namespace, now) for namespace in first[offset:]),
+            total=total,
+            matching=len(order),
+            shown=tuple(self._namespace(namespace, now) for _, _, namespace in shown),
         )
 
     def tracks(self, namespace: TrackNamespace, limit: int) -> Iterator[TrackReport]:

@@ -313,3 +313,16 @@ async def test_kept_answers_are_few(relay):
         await site.answer(Request("/status.json", {"search": str(index)}))
 
     assert len(site._kept) <= 32
+
+
+async def test_answer_that_took_long_serves_for_longer(relay):
+    site = Site(relay, AdminConfig(limits=AdminLimits(snapshot_age=0.0)), version="0")
+    times = iter([0.0, 1.0, 20.9, 21.1, 21.2])
+    site._clock = lambda: next(times)
+
+    first = await site.answer(Request("/metrics", {}))
+    again = await site.answer(Request("/metrics", {}))
+    new = await site.answer(Request("/metrics", {}))
+
+    assert again is first
+    assert new is not first

@@ -138,3 +138,24 @@ def test_track_that_goes_while_it_is_looked_at_is_left_out(world, reporter):
     world.core._tracks.clear()
 
     assert list(looking) == []
+
+
+def test_many_namespaces_are_looked_for_in_short_steps(world, reporter):
+    publishers = [world.client(), world.client()]
+    for index in range(1200):
+        publishers[index % 2].announce(TrackNamespace((b"n", b"%04d" % index)))
+
+    looking = reporter.look_for_namespaces(5, now=world.now)
+    steps = 0
+    while True:
+        try:
+            next(looking)
+        except StopIteration as stop:
+            page = stop.value
+            break
+        steps += 1
+        publishers[0].announce(TrackNamespace((b"meanwhile", b"%d" % steps)))
+
+    assert steps >= 3
+    assert page.total == 1200
+    assert len(page.shown) == 5

@@ -1,7 +1,6 @@
 """What a relay says of itself, for a terminal.
 
-Names come from peers; in their text form they have letters, digits and a few other characters
-of ASCII only. What peers call themselves is made printable.
+What peers call themselves and their Tracks is made printable, and never taken for markup.
 """
 
 import re
@@ -64,7 +63,7 @@ def namespace_table(status: Status) -> Table:
     for report in page.shown:
         state = "published" if report.publishers else "kept" if report.is_listed else "not listed"
         table.add_row(
-            short_name(report.namespace),
+            Text(short_name(report.namespace)),
             state,
             str(report.deliveries),
             f"{report.complete_tracks} of {report.tracks}",
@@ -81,8 +80,8 @@ def session_table(status: Status) -> Table:
     _add_numbers(table, "open for", "served", "in", "out", "waiting")
     for session in status.sessions:
         table.add_row(
-            printable(session.address),
-            printable(session.implementation or "unknown"),
+            Text(printable(session.address)),
+            Text(printable(session.implementation or "unknown")),
             _state(session, status.slow_after),
             format_seconds(session.age),
             str(session.deliveries),
@@ -99,7 +98,7 @@ def track_table(detail: NamespaceStatus) -> Table:
     _add_numbers(table, "held")
     for track in detail.tracks:
         bar = Text(arrival_bar(track.arrival), overflow="crop", no_wrap=True)
-        table.add_row(short_name(track.name), bar, format_bytes(track.size_bytes))
+        table.add_row(Text(short_name(track.name)), bar, format_bytes(track.size_bytes))
     return table
 
 
