@@ -1,5 +1,6 @@
 """A relay as it is run: from its example file, for other machines, watched, and ended well."""
 
+import contextlib
 import json
 import os
 import signal
@@ -218,3 +219,35 @@ def test_admin_port_that_was_asked_for_and_is_taken_is_an_error(local):
 
     assert done.returncode == 5
     assert f"cannot listen on TCP 127.0.0.1:{port}" in done.stderr
+
+
+def test_top_draws_on_a_terminal_and_leaves_it_as_it_was(local):
+    with process(*local) as running:
+        admin = first_line(running)["admin"]
+        ours, theirs = os.openpty()
+        command = [*KVCS, "top", "--admin-url", admin, "--interval", "200ms"]
+        child = subprocess.Popen(
+            command,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**ENVIRONMENT, "TERM": "xterm", "COLUMNS": "100", "LINES": "40"},
+        )
+        os.close(theirs)
+        drawn = b""
+        with child:
+            deadline = time.monotonic() + 20
+            while b"hit ratio" not in drawn and time.monotonic() < deadline:
+                drawn += os.read(ours, 65536)
+            child.send_signal(signal.SIGINT)
+            with contextlib.suppress(OSError):  # the other end is closed
+                while rest := os.read(ours, 65536):
+                    drawn += rest
+            child.wait(timeout=20)
+        os.close(ours)
+
+    assert child.returncode == 0
+    assert b": ready" in drawn
+    # The other screen is left, and the cursor is shown again.
+    assert drawn.rindex(b"\x1b[?1049l") > drawn.rindex(b"\x1b[?1049h")
+    assert drawn.rindex(b"\x1b[?25h") > drawn.rindex(b"\x1b[?25l")
