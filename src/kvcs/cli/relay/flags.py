@@ -62,6 +62,9 @@ _FLAGS: Final = (
     _Flag("--admin-host", "admin", "host", {}),
     _Flag("--admin-port", "admin", "port", {"type": _PORT}),
 )
+# What a key is about where its table does not say so.
+_ABOUT: Final = {"admin": "Admin listener: ", "disk": "Disk tier: "}
+
 # Switches, and those that every command has.
 _OTHERS: Final = {
     ("authorization", "policy"): ("--allow-anyone",),
@@ -134,7 +137,8 @@ def _option(flag: _Flag) -> Decorator:
     table: Any = getattr(Settings(), flag.table) if flag.table else Settings()
     key = next(key for key in keys(table) if key.name == flag.key)
     default = getattr(table, flag.key)
-    attributes: dict[str, Any] = {"help": key.text, "default": None, "show_default": False}
+    text = _ABOUT.get(flag.table, "") + key.text
+    attributes: dict[str, Any] = {"help": text, "default": None, "show_default": False}
     if get_origin(key.type) is Literal:
         attributes["type"] = click.Choice(get_args(key.type))
     if default not in (None, ()):
