@@ -192,7 +192,9 @@ def test_relay_runs_on_a_read_only_root_without_capabilities(installed, state, c
         env={"PATH": "/usr/bin:/bin", **environment},
     ) as child:
         try:
-            port = json.loads(child.stdout.readline())["url"].rstrip("/").rpartition(":")[2]
+            listening = json.loads(child.stdout.readline())
+            port = listening["url"].rstrip("/").rpartition(":")[2]
+            alive = healthcheck(f"{listening['admin']}healthz")
             url, ca = f"moqt://127.0.0.1:{port}/", str(certificate.ca_file)
             code = kvcs.cli._run(["doctor", url, "--ca", ca])
             child.send_signal(signal.SIGTERM)
@@ -200,6 +202,7 @@ def test_relay_runs_on_a_read_only_root_without_capabilities(installed, state, c
         finally:
             child.kill()
 
+    assert alive == 0
     assert code == 0, capsys.readouterr().out
     assert child.returncode == 0, err
     assert "Read-only" not in err

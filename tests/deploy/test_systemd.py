@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import kvcs.cli
+from kvcs.cli.relay.schema import Settings
 from kvcs.endpoint.certificate import create_dev_certificate
 
 pytestmark = pytest.mark.timeout(120)
@@ -83,7 +84,7 @@ def test_unit_gives_a_drain_its_time(place):
     settings = kvcs.cli._run(["relay", "check-config", str(place / "relay.toml")])
 
     assert settings == 0
-    assert int(value_of("TimeoutStopSec")) > 30 + 5
+    assert int(value_of("TimeoutStopSec")) > Settings().drain_timeout + 5
     assert value_of("RestartPreventExitStatus") == "2"
     for name in ("chain.pem", "key.pem"):
         assert f"LoadCredential={name}:/etc/kvcs/{name}" in UNIT.read_text()
