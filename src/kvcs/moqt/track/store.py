@@ -422,11 +422,16 @@ class TrackStore:
             for object_id in tuple(record.ids):
                 yield record.entries[object_id][0]
 
-    def is_complete(self) -> bool:
-        """Tell whether the Track has ended and no Location of it is unknown."""
+    def is_complete(self, data_objects: int | None = None) -> bool:
+        """Tell whether the Track has ended and no Location of it is unknown.
+
+        Args:
+            data_objects: Objects with data that are held elsewhere, each counted once; None
+                is what is held here.
+        """
         # Held data and absent Locations are disjoint, so counting is enough.
-        known = self._absence.runs.size + self._normal_objects
-        return self.end is not None and known == MAX_POSITION + 1
+        held = self._normal_objects if data_objects is None else data_objects
+        return self.end is not None and self._absence.runs.size + held == MAX_POSITION + 1
 
     def ends_group(self, subgroup: Subgroup) -> bool:
         """Tell whether a Subgroup is known to contain the largest Object of its Group."""

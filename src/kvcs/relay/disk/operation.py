@@ -85,7 +85,8 @@ class Written:
     """What a write did.
 
     Attributes:
-        sizes: Octets of the files of each Track that was written to.
+        sizes: Octets of the files of each Track that was written to. One of which all that
+            was there has expired meanwhile is not among them, unless it is written anew.
         next_expiry: When the first file expires.
     """
 

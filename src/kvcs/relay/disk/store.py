@@ -124,19 +124,15 @@ class DiskStore:
         )
         return Contents(tracks, self._index.next_expiry(), self._discarded)
 
-    def sweep(self, shard: int) -> bool:
-        """Delete the files of one folder that the index does not know.
-
-        Returns:
-            Whether there are more folders.
-        """
+    def sweep(self, shard: int) -> int | None:
+        """Delete the files of one folder that the index does not know; return the next folder."""
         present = sorted(self._files.present(shard))
         if present:
             known = self._index.file_ids(present[0], present[-1] + 1)
             for file_id in present:
                 if file_id not in known:
                     self._files.remove(file_id)
-        return shard + 1 < SHARDS
+        return shard + 1 if shard + 1 < SHARDS else None
 
     # Writing.
 
@@ -148,7 +144,9 @@ class DiskStore:
             with self._index.transaction():
                 self._index.note_time(stamp)
                 for write in writes:
-                    sizes[write.name] = self._write_track(write, created)
+                    size_bytes = self._write_track(write, created)
+                    if size_bytes is not None:
+                        sizes[write.name] = size_bytes
         except BaseException:
             for file_id in created:
                 self._files.remove(file_id)
@@ -169,9 +167,12 @@ class DiskStore:
             self._index.note_time(stamp)
         return self._index.next_expiry()
 
-    def _write_track(self, write: TrackWrite, created: list[int]) -> int:
+    def _write_track(self, write: TrackWrite, created: list[int]) -> int | None:
+        """Write to one Track; None if all of it expired since the write was prepared."""
         name = write.name.encode()
         row = self._index.track(name)
+        if row is None and write.knowledge is None:
+            return None
         if row is None:
             key = os.urandom(KEY_BYTES)
             track_id, size_bytes = self._index.add_track(name, key, used=write.used), 0
