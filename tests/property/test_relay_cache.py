@@ -36,6 +36,9 @@ class Reader:
     def lost(self):
         pass
 
+    def forgotten(self):
+        pass
+
     def victims(self):
         held = [group_id for group_id in self.store.groups() if self.needs(group_id)]
         return held[::-1]
@@ -54,8 +57,8 @@ class CacheMachine(RuleBasedStateMachine):
         self.cache = Cache(
             CAPACITY,
             metrics=self.metrics,
-            on_complete=self.complete.append,
-            on_lost=self.complete.remove,
+            on_complete=lambda track: self.complete.append(track.namespace),
+            on_lost=lambda track: self.complete.remove(track.namespace),
         )
         self.readers = {}
         for track in TRACKS:

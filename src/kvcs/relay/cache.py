@@ -50,6 +50,10 @@ class Usage(Protocol):
         """Note that Objects were dropped."""
         ...
 
+    def forgotten(self) -> None:
+        """Note that the store forgot all it knew."""
+        ...
+
     def victims(self) -> Sequence[int]:
         """Return the held Groups that are needed; the one whose loss hurts least comes first."""
         ...
@@ -109,8 +113,8 @@ class Cache:
         capacity_bytes: int,
         *,
         metrics: Metrics,
-        on_complete: Callable[[TrackNamespace], None],
-        on_lost: Callable[[TrackNamespace], None],
+        on_complete: Callable[[FullTrackName], None],
+        on_lost: Callable[[FullTrackName], None],
     ) -> None:
         """Create an empty cache.
 
@@ -214,8 +218,14 @@ class Cache:
         if publication is not None:
             publication.used = now
 
-    def grew(self, track: FullTrackName, *, now: float) -> None:
-        """Count what was added to the store of a Track, and make room if need be."""
+    def grew(self, track: FullTrackName, *, now: float, received_at: float | None = None) -> None:
+        """Count what was added to the store of a Track, and make room if need be.
+
+        Args:
+            track: The Track.
+            now: Monotonic seconds.
+            received_at: When it was received; now if None.
+        """
         entry = self._find(track)
         if entry is None:
             return
@@ -223,8 +233,9 @@ class Cache:
         publication.used = now
         lifetime_ms = entry.store.properties.max_cache_duration_ms
         if lifetime_ms is not None:
-            entry.last_expiry = now + lifetime_ms / 1000
-            entry.first_expiry = entry.first_expiry or entry.last_expiry
+            expiry = (now if received_at is None else received_at) + lifetime_ms / 1000
+            entry.last_expiry = max(entry.last_expiry or expiry, expiry)
+            entry.first_expiry = min(entry.first_expiry or expiry, expiry)
             self._next_expiry = min(self._next_expiry or entry.first_expiry, entry.first_expiry)
         self._count(publication, entry)
         if publication.size_bytes > self.capacity_bytes:
@@ -249,7 +260,7 @@ class Cache:
         entry = self._find(track)
         if entry is not None and not entry.complete and entry.store.is_complete():
             entry.complete = True
-            self._on_complete(track.namespace)
+            self._on_complete(track)
 
     def next_deadline(self) -> float | None:
         """Return when `expire` has something to do, or an earlier time."""
@@ -350,17 +361,22 @@ class Cache:
 
     def _drop(self, entry: _Entry, group_id: int | None, reason: str) -> None:
         store = entry.store
-        if group_id is not None:
-            freed = store.drop_group(group_id)
-        else:
-            freed = store.forget() if entry.usage.is_idle else store.drop_all()
+        freed = self._drop_all(entry) if group_id is None else store.drop_group(group_id)
         if freed:
             self._metrics.evicted_bytes[reason] += freed
             entry.usage.lost()
         self._count(self._publications[store.track.namespace], entry)
         self._lose(entry)
 
+    def _drop_all(self, entry: _Entry) -> int:
+        """Drop all Objects of a Track, and what is known of it if nobody uses it."""
+        if not entry.usage.is_idle:
+            return entry.store.drop_all()
+        freed = entry.store.forget()
+        entry.usage.forgotten()
+        return freed
+
     def _lose(self, entry: _Entry) -> None:
         if entry.complete:
             entry.complete = False
-            self._on_lost(entry.store.track.namespace)
+            self._on_lost(entry.store.track)

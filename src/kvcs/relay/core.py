@@ -10,6 +10,7 @@ Source: MOQT draft 22, Sections 4, 7 and 15.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from heapq import heappop, heappush
 from typing import Final
 
@@ -36,8 +37,14 @@ from kvcs.relay.admission import Admission, NamespaceRequest, TrackRequest
 from kvcs.relay.ancestry import RELAY_ID_BYTES
 from kvcs.relay.auth import Authorize
 from kvcs.relay.cache import Cache
+from kvcs.relay.complete import CompleteTracks, Tier
 from kvcs.relay.config import RelayLimits
 from kvcs.relay.discovery import Discovery
+from kvcs.relay.disk.clock import DiskClock
+from kvcs.relay.disk.config import DiskConfig
+from kvcs.relay.disk.executor import DiskExecutor
+from kvcs.relay.disk.operation import Contents
+from kvcs.relay.disk.tier import DiskTier
 from kvcs.relay.drain import Drain
 from kvcs.relay.journal import Journal
 from kvcs.relay.namespaces import (
@@ -45,7 +52,7 @@ from kvcs.relay.namespaces import (
 )
 from kvcs.relay.peer import Link, Listener, Peer
 from kvcs.relay.refusal import Refusal
-from kvcs.relay.statistics import DiskUsage, Metrics, RelayStatistics, frozen_counts
+from kvcs.relay.statistics import Metrics, RelayStatistics, frozen_counts
 from kvcs.relay.tracks import Track
 from kvcs.relay.tree import Tree
 
@@ -80,7 +87,8 @@ class RelayCore:
     """All that a relay knows and decides.
 
     Attributes:
-        cache: The Objects.
+        cache: The Objects in memory.
+        disk: The Objects on disk, once `open_disk` was called.
         limits: Bounds on what peers can make it hold.
         metrics: Counters.
         journal: What happens, for the log.
@@ -114,11 +122,17 @@ class RelayCore:
         self.admission = Admission(self, authorize)
         self.tree = Tree(relay_id, self)
         self.discovery = Discovery(self)
+        self._complete = CompleteTracks(
+            on_complete=self.discovery.namespaces.track_completed, on_lost=self._lose_track
+        )
         self.cache = Cache(
             cache_bytes,
             metrics=self.metrics,
-            on_complete=self.discovery.namespaces.track_completed,
-            on_lost=self._lose_track,
+            on_complete=partial(self._complete.add, Tier.MEMORY),
+            on_lost=partial(self._complete.discard, Tier.MEMORY),
+        )
+        self.disk = DiskTier(
+            metrics=self.metrics.disk, complete=self._complete, schedule=self.schedule
         )
         self.drain = Drain(self)
         self._on_deadline = on_deadline
@@ -131,6 +145,19 @@ class RelayCore:
 
     def __repr__(self) -> str:
         return f"<RelayCore peers={len(self._peers)} tracks={len(self._tracks)} {self.cache!r}>"
+
+    def open_disk(
+        self,
+        executor: DiskExecutor,
+        config: DiskConfig,
+        contents: Contents,
+        *,
+        clock: DiskClock,
+        now: float,
+    ) -> None:
+        """Use a disk from now on, and list what was found there; arguments as in `DiskTier`."""
+        for namespace in self.disk.open(executor, config, contents, clock=clock, now=now):
+            self.discovery.announce(self.discovery.namespaces.list_complete(namespace), now=now)
 
     # Sessions.
 
@@ -340,6 +367,7 @@ class RelayCore:
             self.refuse(peer, event.request_id, refusal, now=self._now)
             return
         self.cache.touch(track.name, now=self._now)
+        self.disk.touch(track.name, now=self._now)
         match event:
             case SubscribeReceived():
                 track.demand.subscribe(peer, event, now=self._now)
@@ -386,6 +414,7 @@ class RelayCore:
     def _release(self, track: Track) -> None:
         if track.is_forgettable:
             self.cache.remove(track.name)
+            self.disk.release(track.name)
             del self._tracks[track.name]
 
     def _sweep_regularly(self, now: float) -> None:
@@ -401,7 +430,7 @@ class RelayCore:
 
     def statistics(self) -> RelayStatistics:
         """Return a copy of all counters."""
-        metrics, disk, usage = self.metrics, self.metrics.disk, DiskUsage()
+        metrics, disk, usage = self.metrics, self.metrics.disk, self.disk.usage()
         deliveries = [d for track in self._tracks.values() for d in track.demand.deliveries()]
         subscriptions = sum(isinstance(d, SubscriptionDelivery) for d in deliveries)
         return RelayStatistics(

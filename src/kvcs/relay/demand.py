@@ -37,6 +37,7 @@ from kvcs.moqt.track.subscription_delivery import SubscriptionDelivery
 from kvcs.moqt.wire.parameters import Parameters
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES
 from kvcs.names import FullTrackName, Location
+from kvcs.relay.gaps import Origin
 from kvcs.relay.host import Host
 from kvcs.relay.namespaces import Route
 from kvcs.relay.peer import Peer
@@ -73,9 +74,9 @@ class Demand:
         self._subscribes: dict[Route, Waiting[SubscribeReceived]] = {}
         self._questions = Questions(self.supply, host, self)
         self._served: dict[Route, _Served] = {}
-        self._missed: set[Delivery] = set()
         self._is_notifying = False
         self._notified_at = -math.inf
+        self._origins: dict[FetchDelivery, set[Origin]] = {}
 
     def __repr__(self) -> str:
         waiting = len(self._subscribes) + len(self._questions)
@@ -188,6 +189,8 @@ class Demand:
     def settle(self, *, now: float) -> None:
         """Answer what can be answered, and ask publishers for what cannot."""
         supply = self.supply
+        if not supply.stored.disk.is_ready(now=now):
+            return
         for route, waiting in tuple(self._subscribes.items()):
             peer = waiting.peer
             if supply.is_established(peer) and (
@@ -245,10 +248,11 @@ class Demand:
 
     def _on_gap(self, peer: Peer, delivery: Delivery, start: Location, through: Location) -> None:
         """Have filled what a delivery stopped at."""
-        if delivery not in self._missed and isinstance(delivery, FetchDelivery):
-            self._missed.add(delivery)
-            self._host.metrics.cache_misses += 1
+        delivery.on_stopped = partial(self._on_stopped, peer)
         self.supply.wait_for(delivery, start, through, asker=peer, now=peer.now)
+
+    def _on_stopped(self, peer: Peer, delivery: Delivery, location: Location) -> None:
+        self.supply.stopped(delivery, location, asker=peer, now=peer.now)
 
     # News from downstream.
 
@@ -306,6 +310,16 @@ class Demand:
         return not (self._subscribes or any(self.subscriptions()))
 
     # News from upstream (SupplyListener).
+
+    def note_origin(self, fetch: FetchDelivery, origin: Origin) -> None:
+        """Note where what a fetch lacks comes from; each counts once for each origin."""
+        origins = self._origins.setdefault(fetch, set())
+        if origin not in origins:
+            origins.add(origin)
+            if origin is Origin.PUBLISHER:
+                self._host.metrics.cache_misses += 1
+            else:
+                self._host.metrics.disk_hits += 1
 
     def supply_changed(self, *, now: float) -> None:
         """Look at everything that waits again."""
@@ -422,4 +436,5 @@ class Demand:
                 del self._served[route]
                 peer.forget(route.request_id)
                 peer.responder.receive(RequestCancelled(route.request_id, 0), now=now)
-        self._missed = {delivery for delivery in self._missed if not delivery.finished}
+        origins = self._origins.items()
+        self._origins = {fetch: its for fetch, its in origins if not fetch.finished}

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from kvcs.moqt.track.interval import IntervalSet, to_location, to_position
 from kvcs.moqt.track.store import Absent, Found, TrackStore, Unknown
 from kvcs.names import Location
+from kvcs.relay.disk.track import DiskTrack
 from kvcs.relay.gaps import Gaps
 from kvcs.relay.upstream import UpstreamSubscription
 from kvcs.relay.upstream_status import UpstreamStatus
@@ -29,6 +30,7 @@ class Ends:
         self,
         store: TrackStore,
         gaps: Gaps,
+        disk: DiskTrack,
         *,
         ask: Callable[[int, int, float], bool],
         ask_status: Callable[[float], UpstreamStatus | None],
@@ -38,11 +40,13 @@ class Ends:
         Args:
             store: What is known.
             gaps: What is being fetched.
+            disk: What the disk has.
             ask: Sends a FETCH for positions from the first to the second, inclusive.
             ask_status: Asks a publisher how far the Track goes.
         """
         self._store = store
         self._gaps = gaps
+        self._disk = disk
         self._ask = ask
         self._ask_status = ask_status
         self._status: UpstreamStatus | None = None
@@ -131,4 +135,7 @@ class Ends:
                 case Absent(through=through):
                     self._place = to_position(through) + 1
                 case Unknown():
-                    return self._place
+                    run = self._disk.held.find(self._place)
+                    if run is None:
+                        return self._place
+                    self._place = run[1] + 1

@@ -5,6 +5,7 @@ and reports the run of unknown Locations, once. `Gaps` decides for each such run
 after every change and from time to time:
 
 * it is under way on an upstream FETCH: wait, however many deliveries want it;
+* the disk has it: read a piece of it as soon as the delivery has come there, and wait;
 * it is under way on the upstream subscription, since a stream of its Group is open, or the
   Group is so young that its stream may have been overtaken: wait, for a bounded time;
 * else a publisher is asked for it, a few times at most, and once it has room for a FETCH;
@@ -16,21 +17,25 @@ is over when its delivery has passed it: what arrived may be dropped or expire b
 Source: MOQT draft 22, Sections 3.2.3 and 3.4.
 """
 
+from collections.abc import Callable
+from enum import Enum, auto
 from typing import Final, Protocol
 
 from kvcs.moqt.codepoints import GroupOrder, RangeMarker
+from kvcs.moqt.track.delivery import Delivery
 from kvcs.moqt.track.fetch_delivery import FetchDelivery
 from kvcs.moqt.track.interval import to_location, to_position
 from kvcs.moqt.track.object_ids import ObjectIds
 from kvcs.moqt.track.store import Absent, Found, TrackStore, Unknown
 from kvcs.moqt.track.subscription_delivery import SubscriptionDelivery
 from kvcs.names import Location
+from kvcs.relay.disk.track import DiskTrack
 from kvcs.relay.peer import Peer
 from kvcs.relay.upstream import UpstreamSubscription
 from kvcs.relay.upstream_fetch import UpstreamFetch
 from kvcs.varint import MAX_VI64
 
-__all__ = ("Gap", "Gaps", "Owner", "Sources")
+__all__ = ("Gap", "Gaps", "Origin", "Owner", "Sources")
 
 # Times that a delivery asks for the same Location: what it needs may be dropped before it
 # is sent, where the cache is too small for what is being read.
@@ -38,6 +43,13 @@ _MAX_TRIES: Final = 8
 # Gaps of one subscription that are filled at a time: it reports all that it has lost at
 # once, and the cache, which had no room for that before, has none now.
 _MAX_REFILLS: Final = 4
+
+
+class Origin(Enum):
+    """Where what a delivery lacks comes from."""
+
+    DISK = auto()
+    PUBLISHER = auto()
 
 
 class Owner(Protocol):
@@ -69,6 +81,7 @@ class Gap:
         start: Everything before was passed by the delivery.
         through: Last position.
         position: First position that was unknown when last looked at.
+        stop: Where the owner stood when it was last heard of; None if it never tells.
         since: When the delivery stopped.
         asked_at: Position for which a publisher was asked last.
         tries: How often in a row for that position.
@@ -89,6 +102,7 @@ class Gap:
         "position",
         "since",
         "start",
+        "stop",
         "through",
         "tries",
     )
@@ -100,6 +114,8 @@ class Gap:
         self.asker = asker
         self.denied: set[Peer] = set()
         self.start = self.position = start
+        tells = isinstance(owner, FetchDelivery | SubscriptionDelivery)
+        self.stop = start if tells else None
         self.through = through
         self.since = since
         self.asked_at = -1
@@ -111,6 +127,14 @@ class Gap:
             self.ids = ObjectIds.of(owner.terms.range_filters)
             self.horizon = _horizon(owner, through)
         self.is_filled = False
+
+    @property
+    def reading_end(self) -> int:
+        """How far to read from the disk: a fetch goes on behind this gap, in order."""
+        if not isinstance(self.owner, FetchDelivery) or _is_descending(self.owner):
+            return self.through
+        end = self.owner.terms.location_range.end
+        return self.through if end is None else max(self.through, to_position(end))
 
 
 class Sources(Protocol):
@@ -145,6 +169,7 @@ class Gaps:
 
     Attributes:
         fetches: FETCHes under way.
+        on_origin: Called with a fetch and where what it lacks comes from; often.
     """
 
     def __init__(
@@ -152,6 +177,7 @@ class Gaps:
         store: TrackStore,
         subscriptions: list[UpstreamSubscription],
         sources: Sources,
+        disk: DiskTrack,
         *,
         live_wait: float,
         stall_wait: float,
@@ -163,14 +189,17 @@ class Gaps:
             subscriptions: Upstream subscriptions on which Objects may be under way; the
                 list is the caller's and changes.
             sources: Who can be asked.
+            disk: What the disk has.
             live_wait: Seconds to wait for a Group that no stream was seen of.
             stall_wait: Seconds to wait for a Group of which a stream is open, and for room
                 for a FETCH.
         """
         self.fetches = sources.fetches
+        self.on_origin: Callable[[FetchDelivery, Origin], None] | None = None
         self._store = store
         self._subscriptions = subscriptions
         self._sources = sources
+        self._disk = disk
         self._live_wait = live_wait
         self._stall_wait = stall_wait
         self._gaps: dict[Gap, None] = {}
@@ -191,12 +220,28 @@ class Gaps:
             asker: Whom it serves; None for nobody in particular.
             now: Monotonic seconds.
         """
+        if _is_descending(owner) and self._disk.has_any(start, through):
+            # The highest Group goes first; `stopped` hears of the others in their turn.
+            start = max(start, through >> 64 << 64)
         gap = Gap(owner, start, through, asker=asker, since=now)
         for older in [older for older in self._gaps if older.owner is owner]:
             if gap.start <= older.through and older.start <= gap.through:
                 del self._gaps[older]
         self._gaps[gap] = None
         self._settle(gap, now)
+
+    def stopped(self, owner: Delivery, position: int, *, asker: Peer, now: float) -> None:
+        """Note where inside a gap that it has reported a delivery stands."""
+        for gap in self._gaps:
+            if gap.owner is owner and gap.start <= position <= gap.through:
+                gap.stop = position
+                gap.position = min(gap.position, position)
+                if gap.is_fetch and not _is_descending(owner):
+                    gap.start = position
+                self._settle(gap, now)
+                return
+        if self._disk.held:
+            self.wait(owner, position, position | MAX_VI64, asker=asker, now=now)
 
     def is_awaited(self, start: int, through: int, *, now: float) -> bool:
         """Tell whether a delivery is stopped at one of these positions."""
@@ -258,11 +303,14 @@ class Gaps:
         """Wait for what is under way, or have a gap fetched."""
         if not self._advance(gap, now) or self._is_under_way(gap) or self._has_to_queue(gap):
             return
+        if self._is_on_disk(gap):
+            return
         deadline = self._live_deadline(gap)
         if deadline is None:
             starts = (s.live_from for s in self._subscriptions if s.live_from is not None)
             through = min((s - 1 for s in starts if s > gap.position), default=gap.through)
         elif now < deadline:
+            self._note_origin(gap, Origin.PUBLISHER)
             return
         else:
             through = gap.position | MAX_VI64
@@ -272,20 +320,52 @@ class Gaps:
 
     def _fetch(self, gap: Gap, through: int, now: float) -> None:
         """Ask a publisher, or give up if there is none and none is expected."""
-        if gap.asked_at != gap.position:
-            gap.tries, gap.asked_at = 0, gap.position
-            gap.denied.clear()
+        self._count_tries(gap)
         if gap.tries < _MAX_TRIES and self._sources.ask_for(gap, through, now=now):
             gap.tries += 1
+            self._note_origin(gap, Origin.PUBLISHER)
         elif gap.tries < _MAX_TRIES and self._sources.may_ask_later:
             gap.denied.clear()
         else:
             self._give_up(gap, through, RangeMarker.UNKNOWN)
 
+    def _count_tries(self, gap: Gap) -> None:
+        """Begin to count anew where something else is missing."""
+        if gap.asked_at != gap.position:
+            gap.tries, gap.asked_at = 0, gap.position
+            gap.denied.clear()
+
     def _is_under_way(self, gap: Gap) -> bool:
-        return any(
+        is_coming = any(
             fetch.covers(gap.position) and fetch.peer.may_serve(gap.asker) for fetch in self.fetches
         )
+        if is_coming:
+            self._note_origin(gap, Origin.PUBLISHER)
+        return is_coming
+
+    def _is_on_disk(self, gap: Gap) -> bool:
+        """Tell whether the disk has what is missing; read it if the delivery stands there.
+
+        Not before: what is read too early takes the place of what others need, and may be
+        gone again when its turn comes.
+        """
+        disk, position = self._disk, gap.position
+        if disk.is_reading(position):
+            return True
+        if position not in disk.held:
+            return False
+        if gap.stop in (position, None):
+            self._count_tries(gap)
+            if gap.tries >= _MAX_TRIES:
+                return False
+            gap.tries += 1
+            self._note_origin(gap, Origin.DISK)
+            disk.read(position, gap.reading_end)
+        return True
+
+    def _note_origin(self, gap: Gap, origin: Origin) -> None:
+        if self.on_origin is not None and isinstance(gap.owner, FetchDelivery):
+            self.on_origin(gap.owner, origin)
 
     def _live_deadline(self, gap: Gap) -> float | None:
         """Return how long to wait for the upstream subscription, None if not at all."""
@@ -367,12 +447,15 @@ class Gaps:
         return sum(before) >= _MAX_REFILLS
 
     def _until_covered(self, gap: Gap, through: int) -> int:
-        """Cut a range where an upstream FETCH covers it already."""
-        starts = (
+        """Cut a range where an upstream FETCH covers it already, or the disk has it."""
+        starts = [
             fetch.position
             for fetch in self.fetches
             if gap.position < fetch.position <= through and fetch.peer.may_serve(gap.asker)
-        )
+        ]
+        on_disk = self._disk.held.next_start(gap.position)
+        if on_disk is not None and on_disk <= through:
+            starts.append(on_disk)
         return min((position - 1 for position in starts), default=through)
 
 
@@ -389,3 +472,7 @@ def _horizon(owner: FetchDelivery, through: int) -> int:
     if end is None or owner.terms.group_order is not GroupOrder.ASCENDING:
         return through
     return max(through, to_position(end))
+
+
+def _is_descending(owner: Owner) -> bool:
+    return isinstance(owner, FetchDelivery) and owner.terms.group_order is GroupOrder.DESCENDING

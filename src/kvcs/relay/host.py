@@ -7,9 +7,12 @@ from kvcs.errors import (
     PublishDoneCode,
 )
 from kvcs.moqt.session.actions import RequestId
+from kvcs.moqt.track.fetch_delivery import FetchDelivery
 from kvcs.names import TrackNamespace
 from kvcs.relay.cache import Cache
 from kvcs.relay.config import RelayLimits
+from kvcs.relay.disk.tier import DiskTier
+from kvcs.relay.gaps import Origin
 from kvcs.relay.journal import Journal
 from kvcs.relay.peer import Peer
 from kvcs.relay.refusal import Refusal
@@ -26,6 +29,11 @@ class Host(Protocol):
     @property
     def cache(self) -> Cache:
         """The byte budget that the store belongs to."""
+        ...
+
+    @property
+    def disk(self) -> DiskTier:
+        """The second tier of the cache, if there is one."""
         ...
 
     @property
@@ -63,6 +71,15 @@ class Host(Protocol):
 
 class SupplyListener(Protocol):
     """Who wants the Track: told of what may change an answer."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Nobody wants anything."""
+        ...
+
+    def note_origin(self, fetch: FetchDelivery, origin: Origin) -> None:
+        """Note where what a fetch lacks comes from."""
+        ...
 
     def supply_changed(self, *, now: float) -> None:
         """Look at everything that waits again."""

@@ -263,6 +263,10 @@ class Namespaces:
         for length in range(len(namespace) + 1):
             self._complete[namespace.fields[:length]] += 1
 
+    def list_complete(self, namespace: TrackNamespace) -> list[Change]:
+        """List a namespace of which complete Tracks were found, without any publisher."""
+        return self._list(namespace) if self._complete[namespace.fields] else []
+
     def track_lost(self, namespace: TrackNamespace) -> list[Change]:
         """Count one complete Track less; namespaces without publisher may end."""
         changes: list[Change] = []

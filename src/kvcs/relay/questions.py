@@ -119,7 +119,7 @@ class Questions:
                 # Another publisher may know; `settle` is due next.
                 continue
             is_fetch = isinstance(question.event, FetchReceived)
-            if is_fetch and not is_busy and (is_short or store.groups()):
+            if is_fetch and not is_busy and (is_short or self._supply.holds_anything):
                 question.is_learned = True
             else:
                 del self._waiting[route]
@@ -214,6 +214,9 @@ class Questions:
             if group_id << 64 <= through and held:
                 position = max(position, (group_id << 64 | max(held)) + 1)
                 break
+        stored = self._supply.stored.disk.last_held(through)
+        if stored is not None:
+            position = max(position, stored + 1)
         while position < through:
             match store.lookup(to_location(position), now=now):
                 case Absent(through=last):
@@ -231,10 +234,11 @@ class Questions:
     ) -> None:
         store, peer = self._supply.store, question.peer
         has_publisher = bool(self._supply.publishers.available(peer))
+        can_fill = has_publisher or bool(self._supply.stored.disk.held)
         if not is_known:
             self._audience.refuse(question, _TIMED_OUT, now=now)
             return
-        if not (has_publisher or store.groups()):
+        if not (has_publisher or self._supply.holds_anything):
             self._audience.refuse(question, NOT_FOUND, now=now)
             return
         delivery = peer.responder.answer_fetch(
@@ -242,7 +246,7 @@ class Questions:
             store,
             now=now,
             deadline=question.deadline,
-            on_gap=self._audience.on_gap_of(peer) if has_publisher else None,
+            on_gap=self._audience.on_gap_of(peer) if can_fill else None,
         )
         peer.wake()
         if delivery is None:

@@ -23,6 +23,7 @@ from kvcs.moqt.track.outbox import Outbox
 from kvcs.relay.ancestry import RELAY_ID_BYTES
 from kvcs.relay.config import RelayConfig
 from kvcs.relay.core import RelayCore
+from kvcs.relay.disk.opened import opened_disk
 from kvcs.relay.egress import EgressBudget
 from kvcs.relay.heap import Heap, glibc_trim
 from kvcs.relay.namespaces import PeerId
@@ -143,6 +144,7 @@ class Relay:
 
         Raises:
             TransportError: The port cannot be opened, or the certificate cannot be used.
+            ConfigError: The directory for the disk cannot be used.
         """
         config = self._config
         self._loop = asyncio.get_running_loop()
@@ -157,15 +159,16 @@ class Relay:
             max_filter_ranges=config.max_filter_ranges,
             private_options=self._core.tree.options,
         )
-        self._server = await self._stack.enter_async_context(
-            serve(
-                config.host,
-                config.port,
-                self._accept,
-                config=serve_config,
-                transport=self._transport,
-            )
+        server = serve(
+            config.host, config.port, self._accept, config=serve_config, transport=self._transport
         )
+        try:
+            if config.disk is not None:
+                await self._stack.enter_async_context(opened_disk(self._core, config.disk))
+            self._server = await self._stack.enter_async_context(server)
+        except BaseException:
+            await self._stack.aclose()
+            raise
         self._core.schedule(self._loop.time() + _LOOK_INTERVAL, self._close_stalled)
         self._core.schedule(self._loop.time() + _TRIM_INTERVAL, self._trim_heap)
         _logger.info("relay listens on %s", self._server.address)

@@ -45,6 +45,7 @@ from kvcs.relay.new_groups import NewGroups
 from kvcs.relay.peer import Peer
 from kvcs.relay.publishers import Publishers
 from kvcs.relay.refusal import NOT_FOUND, Refusal
+from kvcs.relay.stored import Stored
 from kvcs.relay.switchover import Backlog, Switchover
 from kvcs.relay.upstream import SubscriptionWish, UpstreamState, UpstreamSubscription
 from kvcs.relay.upstream_fetch import UpstreamFetch
@@ -75,6 +76,7 @@ class Supply:
         publishers: Who may be asked for more.
         inquiries: What they are asked.
         gaps: What deliveries wait for.
+        stored: What the disk has of the Track.
         switchover: What becomes of running subscriptions when a publisher is lost.
         new_groups: Groups that subscribers want publishers to begin.
     """
@@ -87,16 +89,27 @@ class Supply:
         self.inquiries = Inquiries(
             self, self.publishers, host, may_ask_later=lambda: self.switchover.is_waiting
         )
+        self.stored = Stored(
+            self.store,
+            host.cache,
+            host.disk,
+            is_wanted=lambda: not (self.is_idle and listener.is_idle),
+            learn_properties=self._learn_properties,
+            look_again=self._look_again,
+        )
         self.gaps = Gaps(
             self.store,
             self.subscriptions,
             self.inquiries,
+            self.stored.disk,
             live_wait=host.limits.live_wait,
             stall_wait=host.limits.fill_timeout,
         )
+        self.gaps.on_origin = listener.note_origin
         self._ends = Ends(
             self.store,
             self.gaps,
+            self.stored.disk,
             ask=self.inquiries.ask,
             ask_status=lambda now: self.inquiries.ask_status(now=now),
         )
@@ -115,6 +128,11 @@ class Supply:
     def is_idle(self) -> bool:
         """Nothing is being received."""
         return not (self.subscriptions or self.inquiries.is_open)
+
+    @property
+    def holds_anything(self) -> bool:
+        """Objects are held, in memory or on disk."""
+        return bool(self.store.groups() or self.stored.disk.held)
 
     def is_established(self, asker: Peer | None) -> bool:
         """Tell whether an upstream subscription that may serve `asker` is Established."""
@@ -242,6 +260,7 @@ class Supply:
             metrics.objects_rejected["duplicate"] += 1
             return
         self._host.cache.grew(self.name, now=now)
+        self.stored.disk.keep(obj, now, now=now)
         if self._host.cache.is_crowded_by(self.name):
             raise MalformedTrack("more Groups than the cache can remember")
 
@@ -456,6 +475,8 @@ class Supply:
     def _learn_properties(self, properties: Properties) -> None:
         """Keep the Track Properties; a newer set replaces an older one whole (Section 8.4)."""
         if properties.raw or not self._has_properties:
+            if properties != self.store.properties:
+                self.stored.disk.note_properties()
             self.store.properties = properties
             self._has_properties = True
 
@@ -475,6 +496,11 @@ class Supply:
     ) -> None:
         """Have a gap of a delivery filled, or the delivery told that it cannot be."""
         self.gaps.wait(owner, to_position(start), to_position(through), asker=asker, now=now)
+        self._rearm(now)
+
+    def stopped(self, owner: Delivery, location: Location, *, asker: Peer, now: float) -> None:
+        """Note where inside a gap that it has reported a delivery stands."""
+        self.gaps.stopped(owner, to_position(location), asker=asker, now=now)
         self._rearm(now)
 
     # What a switchover needs.
@@ -515,6 +541,7 @@ class Supply:
         self.gaps.reconsider(now=now)
         self._listener.supply_changed(now=now)
         self._rearm(now)
+        self.stored.disk.note_change(now=now)
 
     def _rearm(self, now: float) -> None:
         """See to it that gaps are looked at when something is late, and now and then."""

@@ -34,8 +34,9 @@ class Track:
 
     @property
     def is_idle(self) -> bool:
-        """Nobody receives this Track, nor is it being received."""
-        return self.supply.is_idle and self.demand.is_idle
+        """Nobody receives this Track, nor is it being received, nor on its way to the disk."""
+        supply = self.supply
+        return supply.is_idle and self.demand.is_idle and not supply.stored.disk.is_busy
 
     @property
     def is_forgettable(self) -> bool:
@@ -49,6 +50,10 @@ class Track:
     def lost(self) -> None:
         """Note that Objects were dropped."""
         self.supply.gaps.note_loss()
+
+    def forgotten(self) -> None:
+        """Note that the store forgot all it knew."""
+        self.supply.stored.disk.forgotten()
 
     def victims(self) -> Sequence[int]:
         """Return the held Groups that are needed; the one whose loss hurts least comes first.

@@ -25,6 +25,9 @@ class Reader:
     def lost(self):
         pass
 
+    def forgotten(self):
+        pass
+
     def victims(self):
         return sorted(self.needed & set(self.store.groups()), reverse=True)
 
@@ -41,8 +44,8 @@ class World:
         self.cache = Cache(
             8_600_000,
             metrics=self.metrics,
-            on_complete=self.complete.append,
-            on_lost=self.complete.remove,
+            on_complete=lambda track: self.complete.append(track.namespace),
+            on_lost=lambda track: self.complete.remove(track.namespace),
         )
 
     def track(self, namespace, name=b"k", properties=EMPTY_PROPERTIES):

@@ -220,7 +220,9 @@ class Absence:
         record = self._index.records.get(group_id)
         if record is None:
             return True
-        if record.largest_id > end_id or record.absent_from not in (None, absent_from):
+        base = group_id << 64
+        is_beyond = absent_from <= MAX_VI64 and self._has_data(base | absent_from, base | MAX_VI64)
+        if is_beyond or record.largest_id > end_id or record.absent_from not in (None, absent_from):
             raise MalformedTrack(f"Group {group_id} ended at {end_id}")
         return record.absent_from is None
 

@@ -23,6 +23,7 @@ __all__ = (
     "Delivery",
     "DeliveryTerms",
     "OnGap",
+    "OnStopped",
     "Rank",
     "transport_priority",
 )
@@ -31,6 +32,9 @@ DEFAULT_SUBSCRIBER_PRIORITY: Final = 128
 
 type Rank = tuple[int, int, int]
 """Subscriber priority, publisher priority, then fills and subscriptions; lower goes first."""
+
+type OnStopped = Callable[["Delivery", Location], None]
+"""Called whenever a delivery stops at a Location that it has reported as part of a gap."""
 
 type OnGap = Callable[["Delivery", Location, Location], None]
 """Called once for each run of Locations, inclusive, that a delivery waits for.
@@ -80,6 +84,12 @@ class Delivery(Protocol):
 
     on_ready: Callable[[], None] | None
     """Called when the delivery may have something to do again."""
+
+    terms: DeliveryTerms
+    """What is to be delivered."""
+
+    on_stopped: OnStopped | None
+    """Called when it stops inside a gap that was reported; for who fills gaps bit by bit."""
 
     @property
     def request_id(self) -> RequestId:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from kvcs.moqt.codepoints import GroupOrder, RangeMarker
 from kvcs.moqt.session.actions import RequestId, StreamId
 from kvcs.moqt.session.session import Session
-from kvcs.moqt.track.delivery import DeliveryTerms, OnGap, Rank, transport_priority
+from kvcs.moqt.track.delivery import DeliveryTerms, OnGap, OnStopped, Rank, transport_priority
 from kvcs.moqt.track.interval import IntervalSet, to_location, to_position
 from kvcs.moqt.track.object_ids import ObjectIds
 from kvcs.moqt.track.store import Absent, Found, TrackStore, Unknown
@@ -64,6 +64,7 @@ class FetchDelivery:
             raise ValueError(f"a fetch needs a range with an end, got {terms.location_range}")
         self.on_ready: Callable[[], None] | None = None
         self.on_finished: Callable[[], None] | None = None
+        self.on_stopped: OnStopped | None = None
         self.terms = terms
         self.finished = False
         self.awaits_transport = False
@@ -274,6 +275,8 @@ class FetchDelivery:
             if end > self._asked_through:
                 self._asked_through = end
                 self._on_gap(self, *self._run(location, end))
+            elif self.on_stopped is not None:
+                self.on_stopped(self, location)
             return
         self._begin_gap(marker or RangeMarker.UNKNOWN)
         self._pending = marker or RangeMarker.UNKNOWN, end

@@ -30,7 +30,7 @@ from kvcs.moqt.session.actions import RequestId, StreamId
 from kvcs.moqt.session.session import Session
 from kvcs.moqt.track.cursor import Cursor
 from kvcs.moqt.track.datagrams import next_datagram
-from kvcs.moqt.track.delivery import DeliveryTerms, OnGap, Rank, transport_priority
+from kvcs.moqt.track.delivery import DeliveryTerms, OnGap, OnStopped, Rank, transport_priority
 from kvcs.moqt.track.fetch_delivery import FetchDelivery
 from kvcs.moqt.track.group import Subgroup
 from kvcs.moqt.track.interval import IntervalSet, to_location, to_position
@@ -80,6 +80,7 @@ class SubscriptionDelivery:
                 stream.
         """
         self.on_ready: Callable[[], None] | None = None
+        self.on_stopped: OnStopped | None = None
         self.terms = terms
         self.finished = False
         self.awaits_transport = False
@@ -439,6 +440,8 @@ class SubscriptionDelivery:
             if cursor.asked_through is None or through > cursor.asked_through:
                 cursor.asked_through = through
                 self._on_gap(self, start, through)
+            elif self.on_stopped is not None:
+                self.on_stopped(self, start)
             return True
         if lost:
             self._fall_behind(start)

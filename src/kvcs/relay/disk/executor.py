@@ -63,6 +63,7 @@ class DiskThread:
         self._store = store
         self._pool = pool
         self._loop = asyncio.get_running_loop()
+        self._is_closed = False
 
     @classmethod
     async def open(cls, make: Callable[[], DiskStore]) -> "DiskThread":
@@ -90,6 +91,8 @@ class DiskThread:
         self, job: Callable[[DiskStore], T], done: Callable[[T | DiskFailure, float], None]
     ) -> None:
         """See `DiskExecutor`."""
+        if self._is_closed:
+            return
         future = self._pool.submit(run_job, job, self._store)
         future.add_done_callback(partial(self._hand_over, done))
 
@@ -106,7 +109,18 @@ class DiskThread:
         # An exception that is no failure of the disk is a bug, and raised here.
         done(future.result(), self._loop.time())
 
-    async def close(self) -> None:
-        """Wait for what was submitted, and end the thread."""
-        await self.run(DiskStore.close)
-        self._pool.shutdown()
+    async def close(self, *, timeout: float) -> bool:  # noqa: ASYNC109 - the caller's budget
+        """Wait for what was submitted, and end the thread; nothing is run afterwards.
+
+        Returns:
+            False if the disk did not answer within `timeout` seconds.
+        """
+        self._is_closed = True
+        try:
+            async with asyncio.timeout(timeout):
+                await self.run(DiskStore.close)
+        except TimeoutError:
+            return False
+        finally:
+            self._pool.shutdown(wait=False)
+        return True

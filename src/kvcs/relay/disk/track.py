@@ -214,9 +214,14 @@ class DiskTrack:
             self._tier.read(self, position, through)
         return True
 
-    def next_start(self, position: int) -> int | None:
-        """Return where behind `position` the disk has something again."""
-        return self.held.next_start(position)
+    def has_any(self, first: int, through: int) -> bool:
+        """Tell whether the disk has anything between two positions, inclusive."""
+        following = self.held.next_start(first)
+        return first in self.held or (following is not None and following <= through)
+
+    def last_held(self, through: int) -> int | None:
+        """Return the last position up to `through`, inclusive, that the disk has."""
+        return through if through in self.held else self.held.previous_end(through)
 
     # What comes back.
 

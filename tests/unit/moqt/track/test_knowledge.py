@@ -123,6 +123,7 @@ def test_recall_merges_with_what_came_first(complete):
     ("objects", "why"),
     [
         ([(0, 5, NORMAL)], "Group 0 ended at 3"),
+        ([(0, 3, NORMAL)], "Group 0 ended at 3"),
         ([(1, 2, END_OF_GROUP)], "Group 1 ended at 3"),
         ([(3, 1, NORMAL)], "Track ended at"),
         ([(3, 0, END_OF_TRACK)], "Track ended at"),
