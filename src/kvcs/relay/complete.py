@@ -47,6 +47,10 @@ class CompleteTracks:
     def __contains__(self, track: FullTrackName) -> bool:
         return any(track in tracks for tracks in self._tracks.values())
 
+    def count(self, tier: Tier) -> int:
+        """Return how many Tracks a tier holds completely."""
+        return len(self._tracks[tier])
+
     def add(self, tier: Tier, track: FullTrackName) -> None:
         """Note that a tier holds a Track completely."""
         is_news = track not in self

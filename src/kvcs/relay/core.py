@@ -457,6 +457,7 @@ class RelayCore:
             disk_bytes=usage.size_bytes,
             disk_capacity_bytes=usage.capacity_bytes,
             disk_tracks=usage.tracks,
+            disk_complete_tracks=usage.complete_tracks,
             disk_queued_bytes=usage.queued_bytes,
             disk_writable=usage.writable,
             disk_objects_written=disk.objects_written,

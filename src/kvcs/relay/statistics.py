@@ -47,6 +47,7 @@ class DiskUsage:
         size_bytes: Octets of the files.
         capacity_bytes: Octets that they may have.
         tracks: Tracks on disk.
+        complete_tracks: Those of which every Object is there.
         queued_bytes: Octets that wait to be written.
         writable: Whether Objects are written now.
     """
@@ -54,6 +55,7 @@ class DiskUsage:
     size_bytes: int = 0
     capacity_bytes: int = 0
     tracks: int = 0
+    complete_tracks: int = 0
     queued_bytes: int = 0
     writable: bool = False
 
@@ -127,6 +129,7 @@ class RelayStatistics:
         disk_bytes: Octets of the files on disk.
         disk_capacity_bytes: Octets that they may have; 0 without a disk tier.
         disk_tracks: Tracks on disk.
+        disk_complete_tracks: Those of which every Object is there.
         disk_queued_bytes: Octets that wait to be written.
         disk_writable: Whether Objects are written now; not for a while after a failure.
         disk_objects_written: Objects written since the start.
@@ -162,6 +165,7 @@ class RelayStatistics:
     disk_bytes: int
     disk_capacity_bytes: int
     disk_tracks: int
+    disk_complete_tracks: int
     disk_queued_bytes: int
     disk_writable: bool
     disk_objects_written: int

@@ -83,6 +83,7 @@ class DiskTier:
             size_bytes=self._parts.catalog.size_bytes,
             capacity_bytes=self._parts.config.capacity_bytes,
             tracks=len(self._parts.catalog),
+            complete_tracks=self._complete.count(Tier.DISK),
             queued_bytes=self._writer.queued_bytes,
             writable=self.is_writable,
         )
