@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Buffer, Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import uvloop
@@ -29,6 +30,7 @@ from kvcs.moqt.wire.parameters import FillParameters, Parameters
 from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay.auth import allow_all
 from kvcs.relay.config import RelayConfig
+from kvcs.relay.disk.config import DiskConfig
 from kvcs.relay.relay import Relay
 from kvcs.transport.interface import ClientTls, ServerTls
 
@@ -174,6 +176,13 @@ class PublisherNode(Node):
         await publication.complete()
         return {}
 
+    async def withdraw(self) -> dict[str, Any]:
+        """Take the publication back, as a publisher that leaves does."""
+        if self._publication is not None:
+            await self._publication.aclose()
+            self._publication = None
+        return {}
+
 
 class RelayNode(Node):
     async def open(self) -> None:
@@ -188,6 +197,7 @@ class RelayNode(Node):
                 if name in self.settings
             ),
             upstream_tls=ClientTls(ca_file=self.certificate["ca"]),
+            disk=self._disk(),
         )
         self.relay = await self.stack.enter_async_context(Relay(config))
 
@@ -199,9 +209,24 @@ class RelayNode(Node):
             await asyncio.sleep(0.1)
         raise RuntimeError("the parent is not reached")
 
+    def _disk(self) -> DiskConfig | None:
+        directory = self.settings.get("disk_directory")
+        if directory is None:
+            return None
+        # Everything is to get there, however slow the disk is.
+        return DiskConfig(directory=Path(directory), queue_bytes=4 * 2**30)
+
+    async def settle(self) -> dict[str, Any]:
+        """Wait until nothing waits to be written."""
+        while self.relay.statistics().disk_queued_bytes:  # noqa: ASYNC110 - counters have no event
+            await asyncio.sleep(0.01)
+        return {}
+
     async def statistics(self) -> dict[str, Any]:
         statistics = self.relay.statistics()
         return {
+            "upstream_subscriptions": statistics.upstream_subscriptions,
+            "disk_bytes_read": statistics.disk_bytes_read,
             "bytes_in": statistics.bytes_in,
             "bytes_out": statistics.bytes_out,
             "cache_mb": statistics.cache_bytes / 1e6,
@@ -250,6 +275,25 @@ class ConsumerNode(Node):
         for request_id in requests:
             self._connection.cancel(request_id)
         return {"seconds": ended_at - started_at, "bytes": received, "cpu_s": cpu}
+
+    async def fetch(self, namespace: str, size: int) -> dict[str, Any]:
+        """Fetch both data tracks whole and count payload octets."""
+        done = asyncio.get_running_loop().create_future()
+        received = 0
+
+        def count(event: Event) -> None:
+            nonlocal received
+            if isinstance(event, ObjectReceived):
+                received += len(event.obj.payload)
+                if received >= size and not done.done():
+                    done.set_result(time.monotonic())
+
+        parameters = Parameters(location_filter=LocationFilter.absolute_start(0, 0))
+        started_at = time.monotonic()
+        for name in (b"k.raw.s0", b"v.raw.s0"):
+            track = FullTrackName(TrackNamespace.parse(namespace), name)
+            self._connection.fetch(track, parameters, count)
+        return {"seconds": await asyncio.wait_for(done, 60) - started_at, "bytes": received}
 
     def _subscribe(self, namespace: str, listener: Callable[[Event], None]) -> list[RequestId]:
         parameters = Parameters(

@@ -34,6 +34,7 @@ RELAY = tuple(
     for count in (1, 2, 4)
     for figure in ("egress", "cpu", "backbone", "memory")
 )
+DISK = ("disk/serve", "disk/serve/cpu", "disk/write", "disk/read")
 STALLED = ("relay/beside_stalled", "relay/rss_over_budget_mib", "relay/rss_growth_mib")
 TREE = tuple(
     f"relay/{figure}/{count}" for count in (1, 2, 4, 8) for figure in ("egress2", "backbone2")
@@ -107,3 +108,9 @@ def test_tree_prints_its_results():
     check(rows, TREE)
     backbone = [row["ratio"] for row in rows if "backbone" in row["name"]]
     assert backbone == pytest.approx([1.0] * 4, abs=0.05)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(150)
+def test_disk_prints_its_results():
+    check(measure("disk"), DISK)

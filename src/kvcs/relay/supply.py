@@ -247,20 +247,29 @@ class Supply:
     # What arrives (Sink).
 
     def receive_object(
-        self, obj: Object, peer: Peer, *, follows: int | None, fetched: bool, now: float
+        self,
+        obj: Object,
+        peer: Peer,
+        *,
+        follows: int | None,
+        fetched: bool,
+        began_at: float | None = None,
+        now: float,
     ) -> None:
         """Take an Object; raises MalformedTrack."""
+        # What expires counts from the first octet on (Section 10.3).
+        received_at = now if began_at is None else began_at
         metrics = self._host.metrics
         metrics.objects_in += 1
         metrics.bytes_in += len(obj.payload)
         if self.publishers.is_distrusted(peer):
             metrics.objects_rejected["malformed"] += 1
             return
-        if not self.store.add(obj, now=now, follows=follows, fetched=fetched):
+        if not self.store.add(obj, now=received_at, follows=follows, fetched=fetched):
             metrics.objects_rejected["duplicate"] += 1
             return
-        self._host.cache.grew(self.name, now=now)
-        self.stored.disk.keep(obj, now, now=now)
+        self._host.cache.grew(self.name, now=now, received_at=received_at)
+        self.stored.disk.keep(obj, received_at, now=now)
         if self._host.cache.is_crowded_by(self.name):
             raise MalformedTrack("more Groups than the cache can remember")
 

@@ -74,9 +74,25 @@ class ObjectSink(Protocol):
     store: TrackStore
 
     def receive_object(
-        self, obj: Object, peer: Peer, *, follows: int | None, fetched: bool, now: float
+        self,
+        obj: Object,
+        peer: Peer,
+        *,
+        follows: int | None,
+        fetched: bool,
+        began_at: float | None = None,
+        now: float,
     ) -> None:
-        """Take an Object; raises MalformedTrack."""
+        """Take an Object; raises MalformedTrack.
+
+        Args:
+            obj: The Object.
+            peer: Who sent it.
+            follows: Object ID of the Object right before it on the same Subgroup stream.
+            fetched: It came on a fetch stream.
+            began_at: When its first octet came; None is now.
+            now: Monotonic seconds.
+        """
         ...
 
     def malformed(self, peer: Peer, error: MalformedTrack, *, now: float) -> None:
@@ -317,7 +333,7 @@ class UpstreamSubscription:
         try:
             match event:
                 case ObjectReceived():
-                    self._receive_object(event.stream_id, event.obj, now)
+                    self._receive_object(event, now)
                 case DatagramReceived():
                     self._receive_datagram(event, now)
                 case StreamFinished():
@@ -344,8 +360,8 @@ class UpstreamSubscription:
             self._ended_groups.add(group_id, group_id)
         return stream
 
-    def _receive_object(self, stream_id: StreamId, obj: Object, now: float) -> None:
-        stream = self._streams[stream_id]
+    def _receive_object(self, event: ObjectReceived, now: float) -> None:
+        stream, obj = self._streams[event.stream_id], event.obj
         if stream.subgroup_id is None and obj.subgroup_id is not None:
             stream.subgroup_id = obj.subgroup_id
             self._sink.store.open_subgroup(
@@ -356,7 +372,9 @@ class UpstreamSubscription:
                 has_properties=stream.header.has_properties,
             )
         follows, stream.last_object_id = stream.last_object_id, obj.object_id
-        self._sink.receive_object(obj, self.peer, follows=follows, fetched=False, now=now)
+        self._sink.receive_object(
+            obj, self.peer, follows=follows, fetched=False, began_at=event.began_at, now=now
+        )
 
     def _finish(self, stream: "_Stream | None", now: float) -> None:
         if stream is not None and stream.subgroup_id is not None:

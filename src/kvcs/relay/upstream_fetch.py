@@ -29,7 +29,6 @@ from kvcs.moqt.session.events import (
 from kvcs.moqt.track.interval import to_location, to_position
 from kvcs.moqt.track.object_ids import ObjectIds
 from kvcs.moqt.wire.filters import LocationFilter
-from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.parameters import Parameters
 from kvcs.moqt.wire.properties import Properties
 from kvcs.relay.peer import Peer
@@ -162,7 +161,7 @@ class UpstreamFetch:
     def _receive(self, event: Event, now: float) -> None:
         match event:
             case ObjectReceived():
-                self._receive_object(event.obj, now)
+                self._receive_object(event, now)
             case RangeEnded():
                 self._receive_marker(event.marker, to_position(event.location), now)
             case FetchAccepted():
@@ -181,13 +180,16 @@ class UpstreamFetch:
             case _:
                 pass
 
-    def _receive_object(self, obj: Object, now: float) -> None:
+    def _receive_object(self, event: ObjectReceived, now: float) -> None:
+        obj = event.obj
         position = to_position(obj.location)
         if not self.covers(position):
             return
         self._account(position, now)
         try:
-            self._sink.receive_object(obj, self.peer, follows=None, fetched=True, now=now)
+            self._sink.receive_object(
+                obj, self.peer, follows=None, fetched=True, began_at=event.began_at, now=now
+            )
         except MalformedTrack as error:
             self._sink.malformed(self.peer, error, now=now)
 

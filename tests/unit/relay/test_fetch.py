@@ -1,9 +1,10 @@
 import pytest
-from tests.unit.relay.world import BLOCKS, NAMESPACE, TRACK, block, status, whole
+from tests.unit.relay.world import BLOCKS, NAMESPACE, TRACK, apply, block, status, whole
 
 from kvcs.errors import RequestErrorCode
 from kvcs.moqt.codepoints import GroupOrder, ParameterType, PropertyType, RangeMarker
 from kvcs.moqt.session import events as ev
+from kvcs.moqt.session.actions import SendStream
 from kvcs.moqt.wire.filters import LocationFilter, Range, RangeFilter
 from kvcs.moqt.wire.parameters import FillParameters, Parameters
 from kvcs.moqt.wire.properties import Properties
@@ -373,6 +374,33 @@ def test_expired_objects_are_fetched_again(world):
 
     assert consumer.objects(request_id) == whole(1)
     assert world.statistics.objects_in == 2 * BLOCKS + 1
+
+
+def test_object_expires_counted_from_its_first_octet(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.store(properties=Properties.of((PropertyType.MAX_CACHE_DURATION, 10_000)))
+    request_id = consumer.subscribe()
+    publisher.held = lambda action: isinstance(action, SendStream)
+    publisher.add(block(0, 0))
+    actions, publisher.held = list(publisher.waiting), None
+    publisher.waiting.clear()
+    *before, last = actions
+    for action in (*before, SendStream(last.stream_id, bytes(last.data)[:-1], fin=False)):
+        apply(action, publisher.link.session, world.now)
+    world.pass_time(6)
+    apply(
+        SendStream(last.stream_id, bytes(last.data)[-1:], fin=last.fin),
+        publisher.link.session,
+        world.now,
+    )
+    world.settle()
+    publisher.lose()
+    assert consumer.objects(request_id) == [(0, 0)]
+
+    world.pass_time(3.75)
+    assert consumer.objects(consumer.fetch(ALL)) == [(0, 0)]
+    world.pass_time(0.25)
+    assert consumer.objects(consumer.fetch(ALL)) == []
 
 
 def test_expired_objects_are_unknown_without_publisher(world):

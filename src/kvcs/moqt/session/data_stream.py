@@ -137,6 +137,7 @@ class DataStream:
     """
 
     __slots__ = (
+        "_began_at",
         "_context",
         "_head",
         "_held_bytes",
@@ -160,6 +161,7 @@ class DataStream:
         self._records = records
         largest, taken_from = context.limits.max_object_bytes, request.taken_from
         self._max_whole = largest if taken_from is None else min(largest, taken_from - 1)
+        self._began_at: float | None = None  # when an unfinished Object began
         self._head = b""  # an unfinished record, without any of its payload
         self._missing = 0  # octets of the begun payload that have not come
         self._is_taken = False  # the begun payload is handed on while it comes
@@ -198,6 +200,7 @@ class DataStream:
                 record = decode(reader)
             except NeedMore:
                 self._head = bytes(data[start:])
+                self._note_beginning()
                 return
             if isinstance(record, EndOfRange):
                 self._end_range(record)
@@ -213,14 +216,26 @@ class DataStream:
         self._parts.clear()
 
     def _emit_object(self, payload: bytes) -> None:
-        records = self._records
+        records, began_at = self._records, self._began_at
+        if began_at is not None:
+            self._began_at = None
+            began_at = began_at if began_at < self._context.now else None
         self._context.events.append(
             ObjectReceived(
-                self.request.request_id, self._stream_id, records.build(payload), records.is_fetch
+                self.request.request_id,
+                self._stream_id,
+                records.build(payload),
+                records.is_fetch,
+                began_at,
             )
         )
 
+    def _note_beginning(self) -> None:
+        if self._began_at is None:
+            self._began_at = self._context.now
+
     def _end_range(self, record: EndOfRange) -> None:
+        self._began_at = None
         self._context.emit(
             RangeEnded(self.request.request_id, self._stream_id, record.marker, record.location)
         )
@@ -232,7 +247,9 @@ class DataStream:
         self._missing = length
         self._is_taken = length > self._max_whole
         if not self._is_taken:
+            self._note_beginning()
             return self._continue(data, offset)
+        self._began_at = None
         end = self._hold(min(offset + length, len(data)) - offset) + offset
         records = self._records
         self._context.events.append(

@@ -383,12 +383,14 @@ class ObjectReceived(NamedTuple):
         stream_id: The stream on which it came.
         obj: The Object; its payload is one `bytes`.
         is_fetch: It came on a fetch stream, not on a subgroup stream.
+        began_at: When its first octet came, monotonic seconds; None if that is now.
     """
 
     request_id: RequestId
     stream_id: StreamId
     obj: Object
     is_fetch: bool
+    began_at: float | None = None
 
 
 class ObjectBegun(NamedTuple):

@@ -156,6 +156,20 @@ def begun(events):
     ]
 
 
+@pytest.mark.parametrize("cut", [1, 2, 4])
+def test_object_that_took_a_while_tells_when_it_began(make_subscriber, cut):
+    peer = make_subscriber()
+    data = record(0, b"abcd")
+    peer.say(7, HEADER)
+
+    peer.now = 5.0
+    peer.say(7, data[:cut])
+    peer.now = 9.0
+    events = peer.say(7, data[cut:], record(0, b"e"))
+
+    assert [event.began_at for event in events] == [5.0, None]
+
+
 def test_payload_is_taken_while_it_arrives(make_subscriber):
     peer = make_subscriber(taken_from=4)
     data = HEADER + record(0, b"abc") + record(0, b"defgh") + record(0, b"ijkl")
