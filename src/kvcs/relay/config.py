@@ -16,6 +16,8 @@ __all__ = ("RelayConfig", "RelayLimits")
 
 _GIB: Final = 2**30
 _MIB: Final = 2**20
+# Of the memory, one part in so many may be read from the disk at a time.
+_READ_AHEAD_SHARE: Final = 8
 # A relay asks one parent at a time; more than a few to choose from only delay the search.
 _MAX_UPSTREAM: Final = 8
 
@@ -144,6 +146,11 @@ class RelayConfig:
         least = 2 * self.limits.session.max_object_bytes
         if self.cache_bytes < least:
             raise ConfigError("cache_bytes", f"at least {least}", str(self.cache_bytes))
+        # What is read for one subscriber may not push out what others are about to take.
+        most = self.cache_bytes // _READ_AHEAD_SHARE
+        if self.disk is not None and self.disk.read_ahead_bytes > most:
+            got = str(self.disk.read_ahead_bytes)
+            raise ConfigError("disk.read_ahead_bytes", f"at most {most}", got)
         self._check_upstream()
 
     def _check_upstream(self) -> None:

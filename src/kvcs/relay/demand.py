@@ -431,6 +431,7 @@ class Demand:
 
     def sweep(self, *, now: float) -> None:
         """Forget requests that are over without a word of the session."""
+        self.supply.stored.disk.note_change(now=now)
         for route, (peer, delivery) in tuple(self._served.items()):
             if delivery.finished and not peer.session.is_active(route.request_id):
                 del self._served[route]

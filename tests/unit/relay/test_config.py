@@ -1,7 +1,7 @@
 import pytest
 
 from kvcs.errors import ConfigError
-from kvcs.relay import RelayConfig
+from kvcs.relay import DiskConfig, RelayConfig
 from kvcs.transport.interface import ServerTls
 
 TLS = ServerTls(certificate_file="", private_key_file="")
@@ -25,3 +25,13 @@ def test_parents_that_cannot_be_used_are_refused(upstream, message):
         RelayConfig(tls=TLS, upstream=upstream)
 
     assert refused.value.key == "upstream"
+
+
+def test_reading_ahead_by_more_than_an_eighth_of_the_memory_is_refused(tmp_path):
+    disk = DiskConfig(directory=tmp_path, read_ahead_bytes=2**23)
+
+    with pytest.raises(ConfigError, match="at most 4194304") as refused:
+        RelayConfig(tls=TLS, cache_bytes=2**25, disk=disk)
+
+    assert refused.value.key == "disk.read_ahead_bytes"
+    assert RelayConfig(tls=TLS, cache_bytes=2**26, disk=disk).disk is disk

@@ -25,7 +25,8 @@ class DiskConfig:
         max_tracks: Tracks on disk. Their names stay in memory, about 500 octets each.
         queue_bytes: Octets of Objects that may wait to be written. What comes while it is
             full stays in memory only: a slow disk never holds a subscriber up.
-        read_ahead_bytes: Octets that are read at a time for one subscriber.
+        read_ahead_bytes: Octets that are read at a time for one subscriber; at most an
+            eighth of the relay's memory for Objects.
         retry_interval: How long nothing is written after the disk was full or failed.
 
     Raises:
