@@ -119,6 +119,8 @@ COUNTS: Final = (
           "Octets that the files may have; 0 without a disk tier."),
     Count("disk_tracks", "kvcs_relay_disk_tracks", _GAUGE, "tracks",
           "Tracks on disk."),
+    Count("disk_complete_tracks", "kvcs_relay_disk_complete_tracks", _GAUGE, "tracks",
+          "Tracks of which every Object is on disk."),
     Count("disk_queued_bytes", "kvcs_relay_disk_queued_bytes", _GAUGE, "bytes",
           "Octets that wait to be written."),
     Count("disk_writable", "kvcs_relay_disk_writable", _GAUGE, "0 or 1",
