@@ -144,7 +144,7 @@ class RelayMachine(RuleBasedStateMachine):
     def go_away(self, index, is_serious):
         client = self.client(index)
         if not client.session.is_leaving and is_serious == 4:
-            client.send(client.session.goaway, "", 20.0)
+            client.send(client.session.goaway, "", 10_000.0)
 
     @rule(seconds=st.sampled_from([0.25, 2.0]))
     def wait(self, seconds):

@@ -1,8 +1,10 @@
 """A relay that is told to stop while its clients are busy."""
 
 import asyncio
+from dataclasses import replace
 
 from kvcs.endpoint.connect import connect
+from kvcs.endpoint.reconnect import PersistentConnection
 from kvcs.errors import PublishDoneCode, TerminationCode
 from kvcs.moqt.codepoints import ObjectStatus
 from kvcs.moqt.session import events as ev
@@ -109,3 +111,30 @@ def test_drain_ends_in_time_whatever_the_clients_do():
 
     assert waited <= 3.0
     assert error.code == TerminationCode.GOAWAY_TIMEOUT
+
+
+def test_publisher_that_is_kept_alive_moves_to_the_relay_that_is_named():
+    async def scenario():
+        network = MemoryNetwork(1)
+        other = replace(CONFIG, port=4434)
+        told = []
+        async with Relay(CONFIG, transport=network) as old, Relay(other, transport=network):
+
+            def announce(connection):
+                connection.publish_namespace(NAMESPACE)
+
+            keeper = PersistentConnection(URL, transport=network, on_connected=announce)
+            async with keeper, connect("moqt://localhost:4434/", transport=network) as consumer:
+                await keeper.connection(timeout=5)
+                consumer.subscribe_namespace(TrackNamespace(), listener=told.append)
+                await asyncio.sleep(11)
+                loop = asyncio.get_running_loop()
+                began = loop.time()
+                await old.drain(20.0, "moqt://localhost:4434/")
+                return told, loop.time() - began
+
+    told, seconds = run(scenario(), seed=1)
+
+    listed = [event.suffix for event in told if isinstance(event, ev.NamespaceReceived)]
+    assert listed == [NAMESPACE]
+    assert seconds < 5

@@ -233,9 +233,11 @@ class RelayCore:
     def _refuse_update(
         self, peer: Peer, event: UpdateReceived, listener: Listener | None, refusal: Refusal
     ) -> None:
-        """Refuse an update, and with it the request, as most are."""
+        """Refuse an update, and with it the request, also one that has no answer yet."""
         request_id, now = event.request_id, self._now
-        if peer.session.is_active(request_id):
+        if peer.session.is_unanswered(request_id):
+            self.refuse(peer, request_id, refusal, now=now)
+        elif peer.session.is_active(request_id):
             peer.session.reject_update(request_id, refusal.code, refusal.reason, now=now)
             peer.wake()
         if listener is not None and not peer.session.is_active(request_id):

@@ -23,6 +23,7 @@ from kvcs.moqt.session.actions import RequestId
 from kvcs.moqt.session.events import (
     Event,
     FetchReceived,
+    GoawayReceived,
     RequestCancelled,
     RequestRejected,
     SessionClosed,
@@ -74,6 +75,7 @@ class Demand:
         self._subscribes: dict[Route, Waiting[SubscribeReceived]] = {}
         self._questions = Questions(self.supply, host, self)
         self._served: dict[Route, _Served] = {}
+        self._published: set[Route] = set()
         self._is_notifying = False
         self._notified_at = -math.inf
         self._origins: dict[FetchDelivery, set[Origin]] = {}
@@ -137,11 +139,16 @@ class Demand:
     def publish_to(self, peer: Peer, parameters: Parameters, *, now: float) -> bool:
         """Send PUBLISH to a peer that subscribed to a prefix; False if it cannot be sent.
 
+        A Track that has several publishers, or that was below the prefix before, is published
+        once.
+
         Args:
             peer: The subscriber.
             parameters: Those of its SUBSCRIBE_TRACKS.
             now: Monotonic seconds.
         """
+        if self._is_published_to(peer):
+            return True
         store = self.supply.store
         without = parameters.include_properties is False
         try:
@@ -153,6 +160,8 @@ class Demand:
                     subscriber_priority=parameters.subscriber_priority,
                     location_filter=parameters.location_filter,
                     group_order=parameters.group_order,
+                    object_delivery_timeout_ms=parameters.object_delivery_timeout_ms,
+                    subgroup_delivery_timeout_ms=parameters.subgroup_delivery_timeout_ms,
                 ),
                 properties=EMPTY_PROPERTIES if without else store.properties,
                 now=now,
@@ -164,7 +173,13 @@ class Demand:
         )
         peer.follow(request_id, partial(self._receive, peer, request_id))
         self._serve(peer, request_id, delivery)
+        self._published.add(peer.route(request_id))
         return True
+
+    def _is_published_to(self, peer: Peer) -> bool:
+        """Tell whether a PUBLISH of ours to this peer is going on."""
+        routes = (route for route in self._published if route.peer == peer.id)
+        return any(not self._served[route].delivery.finished for route in routes)
 
     def publisher_appeared(self, peer: Peer, *, now: float) -> None:
         """Note that a peer began to advertise the namespace."""
@@ -264,29 +279,39 @@ class Demand:
             self._subscribes.pop(route, None)
             self._questions.remove(route)
             self._served.pop(route, None)
+            self._published.discard(route)
             peer.responder.receive(RequestCancelled(request_id, 0), now=now)
             self._look_for_idle(now)
         elif waiting is not None and isinstance(event, UpdateReceived):
             waiting.updates.append(event)
+        elif isinstance(event, GoawayReceived):
+            self._let_go(route)
         elif waiting is None:
-            fills = self._count_fills(route)
+            fills = self._fills(route)
             peer.responder.receive(event, now=now)
             if isinstance(event, UpdateReceived):
                 self._ask_new_group(event.parameters, now)
-            self._host.metrics.fetches_served += self._count_fills(route) - fills
+            self._host.metrics.fetches_served += len(self._fills(route) - fills)
             if self.wants_objects and self.supply.is_established(peer):
                 self.supply.subscribe(peer, forward=True, rendezvous_ms=0, now=now)
             peer.wake()
+
+    def _let_go(self, route: Route) -> None:
+        """End a subscription whose subscriber asks to move it, after what it is owed."""
+        served = self._served.get(route)
+        if served is not None and isinstance(served.delivery, SubscriptionDelivery):
+            served.delivery.end(PublishDoneCode.GOING_AWAY)
+            served.peer.wake()
 
     def _ask_new_group(self, parameters: Parameters, now: float) -> None:
         if parameters.new_group_request is not None:
             self.supply.new_groups.ask(parameters.new_group_request, now=now)
 
-    def _count_fills(self, route: Route) -> int:
+    def _fills(self, route: Route) -> set[FetchDelivery]:
         served = self._served.get(route)
         if served is None or not isinstance(served.delivery, SubscriptionDelivery):
-            return 0
-        return len(served.delivery.fills)
+            return set()
+        return set(served.delivery.fills)
 
     def _expire(self, now: float) -> None:
         """Refuse SUBSCRIBEs for which no publisher appeared in time."""
@@ -435,6 +460,7 @@ class Demand:
         for route, (peer, delivery) in tuple(self._served.items()):
             if delivery.finished and not peer.session.is_active(route.request_id):
                 del self._served[route]
+                self._published.discard(route)
                 peer.forget(route.request_id)
                 peer.responder.receive(RequestCancelled(route.request_id, 0), now=now)
         origins = self._origins.items()

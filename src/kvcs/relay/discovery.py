@@ -10,7 +10,7 @@ Source: MOQT draft 22, Sections 3.6, 4 and 7.
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from kvcs.errors import RequestErrorCode
 from kvcs.moqt.session.actions import RequestId
@@ -21,7 +21,7 @@ from kvcs.moqt.session.events import (
     SubscribeTracksReceived,
     UpdateReceived,
 )
-from kvcs.moqt.wire.filters import matches_track
+from kvcs.moqt.wire.filters import matches_track, replace_filters
 from kvcs.moqt.wire.parameters import Parameters
 from kvcs.names import TrackNamespace
 from kvcs.relay.admission import Admission, NamespaceRequest
@@ -40,6 +40,16 @@ from kvcs.relay.tracks import Track
 from kvcs.relay.upward import Upward
 
 __all__ = ("Discovery",)
+
+
+# What an update of SUBSCRIBE_TRACKS changes of the subscriptions that it brings later.
+_STICKY: Final = (
+    "forward",
+    "location_filter",
+    "object_delivery_timeout_ms",
+    "subgroup_delivery_timeout_ms",
+    "subscriber_priority",
+)
 
 
 class _Host(Protocol):
@@ -294,13 +304,11 @@ class Discovery:
             peer.session.reject_update(route.request_id, code, now=now)
             peer.wake()
             return
-        terms = self._track_terms[route]
-        forward = terms.forward if parameters.forward is None else parameters.forward
-        self._track_terms[route] = replace(terms, forward=forward)
+        self._track_terms[route] = _updated(self._track_terms[route], parameters)
         peer.session.accept_update(route.request_id, now=now)
         peer.wake()
-        if prefix is not None:
-            self._publish_all_to(route, prefix, now)
+        if prefix is not None or parameters.range_filters:
+            self._publish_all_to(route, self._track_prefixes.prefix(route), now)
 
     def _forget_track_prefix(self, route: Route) -> None:
         self._track_prefixes.remove(route)
@@ -319,3 +327,13 @@ class Discovery:
             return
         subscriber.session.skip_publish(route.request_id, suffix, track.name.name, now=now)
         subscriber.wake()
+
+
+def _updated(terms: Parameters, change: Parameters) -> Parameters:
+    """Return the terms for Tracks that are published from now on (Section 9.5)."""
+    given = {name: getattr(change, name) for name in _STICKY}
+    return replace(
+        terms,
+        **{name: value for name, value in given.items() if value is not None},
+        range_filters=replace_filters(terms.range_filters, change.range_filters),
+    )

@@ -269,8 +269,10 @@ class UpstreamSubscription:
         """Unsubscribe; nothing more is heard of it."""
         self.state = UpstreamState.DONE
         self.peer.forget(self.request_id)
-        if self.peer.session.is_active(self.request_id):
-            self.peer.session.cancel(self.request_id, code=code, now=now)
+        session = self.peer.session
+        if session.is_active(self.request_id):
+            end = session.revoke if self.pushed else session.cancel
+            end(self.request_id, code=code, now=now)
             self.peer.wake()
 
     @property

@@ -230,6 +230,25 @@ def test_object_filter_selects_blocks_and_the_rest_stays_unmarked(world):
     assert consumer.markers(request_id) == []
 
 
+@pytest.mark.parametrize("by_fill", [False, True], ids=["fetch", "fill"])
+def test_filtered_request_to_a_cold_relay_leaves_no_wrong_knowledge(world, by_fill):
+    publisher, consumer, other = world.publisher(), world.client(), world.client()
+    publisher.add_groups(0, 1)
+    first = (RangeFilter(kind=ParameterType.OBJECTID_FILTER, ranges=(Range(0, 0),)),)
+    if by_fill:
+        fill = FillParameters(location_filter=ALL, range_filters=first)
+        parameters = Parameters(location_filter=LocationFilter.next_object(), fill=fill)
+        filtered = consumer.subscribe(parameters)
+    else:
+        filtered = consumer.fetch(ALL, range_filters=first)
+
+    everything = other.fetch(ALL)
+
+    assert consumer.objects(filtered) == [(0, 0), (1, 0)]
+    assert other.objects(everything) == whole(2)
+    assert other.markers(everything) == []
+
+
 def test_descending_fetch(world):
     publisher, consumer = world.publisher(), world.client()
     publisher.add_groups(0, 1, 2)

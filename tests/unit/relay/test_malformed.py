@@ -1,6 +1,7 @@
 """Every way in which a Track can contradict itself, and that nothing else suffers from it."""
 
 import pytest
+from tests.unit.relay.test_publish import push
 from tests.unit.relay.world import NAMESPACE, TRACK, status, whole
 
 from kvcs.errors import PublishDoneCode, RequestErrorCode, StreamResetCode
@@ -23,10 +24,11 @@ IMMUTABLE = PropertyType.IMMUTABLE_PROPERTIES
 class Raw:
     """A publisher that says what it likes on one subscription of the relay."""
 
-    def __init__(self, publisher):
+    def __init__(self, publisher, request_id=None):
         self.publisher = publisher
         self.session = publisher.session
-        self.request_id = publisher.asked(ev.SubscribeReceived)[0].request_id
+        asked = publisher.asked(ev.SubscribeReceived)
+        self.request_id = asked[0].request_id if request_id is None else request_id
 
     @property
     def now(self):
@@ -226,6 +228,22 @@ def test_contradiction_ends_the_track_and_nothing_else(world, contradict):
     assert not any(client.session.is_closed for client in (publisher, victim, bystander))
     publisher.add_groups(0, track=OTHER)
     assert bystander.objects(unharmed) == whole(1)
+
+
+def test_push_that_contradicts_itself_is_revoked(world):
+    publisher, consumer = world.client(), world.client()
+    pushed = push(publisher)
+    request_id = consumer.subscribe(NEXT)
+
+    for data in (b"one", b"other"):
+        raw = Raw(publisher, request_id=pushed)
+        raw.stream(thing(0, 0, data), end="open")
+
+    assert consumer.one(request_id, ev.PublishDoneReceived).status_code == (
+        PublishDoneCode.MALFORMED_TRACK
+    )
+    assert publisher.one(pushed, ev.RequestCancelled).code == StreamResetCode.MALFORMED_TRACK
+    assert not publisher.session.is_closed
 
 
 def test_group_end_that_only_a_fetch_implies_contradicts_nothing(world):

@@ -84,6 +84,25 @@ def test_refused_move_leaves_the_subscription_as_it_is(world):
     assert consumer.objects(request_id) == whole(1)
 
 
+def test_subscriber_that_asks_to_move_one_gets_what_it_is_owed_and_the_end(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.store()
+    request_id = consumer.subscribe()
+    other_id = consumer.subscribe()
+    consumer.room = 0
+    publisher.add_groups(0)
+
+    consumer.send(consumer.session.goaway, "", 10.0, request_id=request_id)
+    consumer.room = 2**30
+    publisher.add_groups(1)
+
+    assert consumer.objects(request_id)[:4] == whole(1)
+    done = consumer.one(request_id, ev.PublishDoneReceived)
+    assert done.status_code == PublishDoneCode.GOING_AWAY
+    assert consumer.of(other_id, ev.PublishDoneReceived) == []
+    assert consumer.objects(other_id) == whole(2)
+
+
 def test_publisher_that_asks_again_and_again_is_not_obeyed_for_ever(world):
     publisher, consumer = world.publisher(), world.client()
     publisher.store()

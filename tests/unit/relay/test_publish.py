@@ -127,6 +127,56 @@ def test_properties_are_published_unless_the_subscriber_wants_none(world, wanted
     assert published.properties == (EMPTY_PROPERTIES if wanted is False else properties)
 
 
+def test_track_of_two_publishers_is_published_once_and_its_objects_come_once(world):
+    one, other, consumer = world.client(), world.client(), world.client()
+    consumer.send(consumer.session.subscribe_tracks, SCOPE)
+
+    push(one)
+    push(other)
+    one.add_groups(0)
+    other.add_groups(0)
+
+    (published,) = consumer.asked(ev.PublishReceived)
+    consumer.session.accept(published.request_id, now=world.now)
+    world.settle()
+    assert consumer.objects(published.request_id) == whole(1)
+
+
+def test_moved_prefix_publishes_nothing_twice(world):
+    publisher, consumer = world.client(), world.client()
+    push(publisher)
+    request_id = consumer.send(consumer.session.subscribe_tracks, SCOPE)
+
+    prefix = TrackNamespace(NAMESPACE.fields[:3])
+    consumer.send(consumer.session.update, request_id, Parameters(track_namespace_prefix=prefix))
+
+    assert len(consumer.asked(ev.PublishReceived)) == 1
+
+
+def test_track_whose_publish_has_ended_may_be_published_again(world):
+    publisher, consumer = world.client(), world.client()
+    consumer.send(consumer.session.subscribe_tracks, SCOPE)
+    push(publisher)
+    (published,) = consumer.asked(ev.PublishReceived)
+    consumer.send(consumer.session.reject, published.request_id, RequestErrorCode.UNINTERESTED)
+
+    other = world.client()
+    push(other)
+
+    assert len(consumer.asked(ev.PublishReceived)) == 2
+
+
+def test_publish_announces_the_terms_that_the_subscriber_asked_for(world):
+    publisher, consumer = world.client(), world.client()
+    terms = {"forward": False, "object_delivery_timeout_ms": 700, "subscriber_priority": 9}
+    consumer.send(consumer.session.subscribe_tracks, SCOPE, Parameters(**terms))
+
+    push(publisher)
+
+    (published,) = consumer.asked(ev.PublishReceived)
+    assert {name: getattr(published.parameters, name) for name in terms} == terms
+
+
 def test_own_tracks_are_not_published_back(world):
     publisher = world.client()
     publisher.send(publisher.session.subscribe_tracks, SCOPE)
@@ -148,6 +198,29 @@ def test_track_property_filter_selects_tracks(world):
     push(publisher, track=other, properties=Properties.of((0x3800, 7)))
 
     assert [offer.track for offer in consumer.asked(ev.PublishReceived)] == [other]
+
+
+def test_update_of_the_filter_finds_other_tracks_and_its_terms_hold_from_then_on(world):
+    publisher, consumer = world.client(), world.client()
+    five, any_value = (
+        RangeFilter(kind=ParameterType.TRACK_PROPERTY_FILTER, property_type=0x3800, ranges=ranges)
+        for ranges in ((Range(5, 9),), (Range(0, 9),))
+    )
+    request_id = consumer.send(
+        consumer.session.subscribe_tracks, SCOPE, Parameters(range_filters=(five,))
+    )
+    push(publisher, properties=Properties.of((0x3800, 4)))
+    assert consumer.asked(ev.PublishReceived) == []
+
+    consumer.send(
+        consumer.session.update,
+        request_id,
+        Parameters(range_filters=(any_value,), forward=False, subscriber_priority=7),
+    )
+
+    (published,) = consumer.asked(ev.PublishReceived)
+    assert published.track == TRACK
+    assert (published.parameters.forward, published.parameters.subscriber_priority) == (False, 7)
 
 
 def test_publish_that_is_not_possible_is_skipped(world):

@@ -1,3 +1,4 @@
+import pytest
 from tests.unit.relay.world import BLOCKS, TRACK, WHOLE, block, status, whole
 
 from kvcs.errors import PublishDoneCode, RequestErrorCode
@@ -42,6 +43,25 @@ def test_join_in_the_middle_of_a_group_is_exactly_once(world):
     assert accepted.parameters.largest_object == Location(2, 1)
     assert consumer.objects(request_id, fetched=True) == [*whole(2), (2, 0), (2, 1)]
     assert consumer.objects(request_id, fetched=False) == [(2, 2), (2, 3), *whole(4)[3 * BLOCKS :]]
+
+
+@pytest.mark.parametrize(
+    "location_filter",
+    [None, LocationFilter.absolute_start(0, 0), LocationFilter.relative_start(2)],
+)
+def test_ranges_of_subscription_and_fill_that_overlap_bring_nothing_twice(world, location_filter):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.add_groups(0, 1)
+    publisher.add(block(2, 0), block(2, 1))
+
+    request_id = consumer.subscribe(
+        Parameters(location_filter=location_filter, fill=FillParameters())
+    )
+    publisher.add(block(2, 2), block(2, 3))
+
+    first = 1 if location_filter == LocationFilter.relative_start(2) else 0
+    assert consumer.objects(request_id) == [place for place in whole(3) if place[0] >= first]
+    assert consumer.objects(request_id, fetched=False) == [(2, 2), (2, 3)]
 
 
 def test_many_subscribers_share_one_upstream_subscription_and_one_fetch(world):

@@ -9,7 +9,8 @@ nothing is copied or kept: each part goes on as a view. What is not whole counts
 Source: MOQT draft 22, Sections 11.3 and 11.4.
 """
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from kvcs.errors import StreamError, StreamResetCode
 from kvcs.moqt.codepoints import GroupOrder, ObjectStatus
@@ -33,12 +34,20 @@ from kvcs.varint import NeedMore
 __all__ = ("DataStream", "FetchRecords", "Records", "SubgroupRecords")
 
 
+_DEFAULT_PRIORITY: Final = 128
+
+
 class Records(Protocol):
     """How Objects stand on a stream."""
 
     @property
     def is_fetch(self) -> bool:
         """Whether it is a fetch stream."""
+        ...
+
+    @property
+    def priority(self) -> int:
+        """Publisher priority of the record that was decoded last."""
         ...
 
     def decode(self, reader: Reader) -> int | EndOfRange:
@@ -69,6 +78,11 @@ class SubgroupRecords:
         self._priority = default_priority if priority is None else priority
         self._has_properties = header.has_properties
         self._last: ObjectHeader | None = None
+
+    @property
+    def priority(self) -> int:
+        """Publisher priority of the Subgroup."""
+        return self._priority
 
     def decode(self, reader: Reader) -> int:
         """Decode an Object's header; see `Records`."""
@@ -107,6 +121,11 @@ class FetchRecords:
         self._decoder = FetchDecoder(order)
         self._last: FetchObjectHeader | None = None
 
+    @property
+    def priority(self) -> int:
+        """Publisher priority of the last Object."""
+        return _DEFAULT_PRIORITY if self._last is None else self._last[3]
+
     def decode(self, reader: Reader) -> int | EndOfRange:
         """Decode a record; see `Records`."""
         record = self._decoder.record(reader)
@@ -142,6 +161,7 @@ class DataStream:
         "_head",
         "_held_bytes",
         "_is_taken",
+        "_make_room",
         "_max_whole",
         "_missing",
         "_parts",
@@ -152,13 +172,30 @@ class DataStream:
     )
 
     def __init__(
-        self, context: Context, request: Request, stream_id: StreamId, records: Records
+        self,
+        context: Context,
+        request: Request,
+        stream_id: StreamId,
+        records: Records,
+        *,
+        make_room: "Callable[[DataStream, int], bool]",
     ) -> None:
+        """Read a stream from behind its header.
+
+        Args:
+            context: What the session shares.
+            request: The subscription or FETCH that it belongs to.
+            stream_id: The stream.
+            records: How Objects stand on it.
+            make_room: Called where the next octets of a begun payload exceed the limit; tells
+                whether others were given up for them.
+        """
         self.request = request
         self.last_progress = context.now
         self._context = context
         self._stream_id = stream_id
         self._records = records
+        self._make_room = make_room
         largest, taken_from = context.limits.max_object_bytes, request.taken_from
         self._max_whole = largest if taken_from is None else min(largest, taken_from - 1)
         self._began_at: float | None = None  # when an unfinished Object began
@@ -170,6 +207,20 @@ class DataStream:
 
     def __repr__(self) -> str:
         return f"DataStream({self._stream_id}, {self._held_bytes} held, {self._missing} missing)"
+
+    @property
+    def holds_payload(self) -> bool:
+        """Whether part of a payload is held."""
+        return self._held_bytes > 0
+
+    @property
+    def urgency(self) -> tuple[int, int]:
+        """Subscriber priority and publisher priority of its Objects; lower is more urgent."""
+        subscriber_priority = self.request.parameters.subscriber_priority
+        return (
+            _DEFAULT_PRIORITY if subscriber_priority is None else subscriber_priority,
+            self._records.priority,
+        )
 
     @property
     def is_unfinished(self) -> bool:
@@ -288,7 +339,8 @@ class DataStream:
             self._held_bytes = 0
             return size_bytes
         context = self._context
-        if context.partial_bytes + size_bytes > context.limits.max_partial_bytes:
+        is_full = context.partial_bytes + size_bytes > context.limits.max_partial_bytes
+        if is_full and not self._make_room(self, size_bytes):
             raise StreamError(StreamResetCode.EXCESSIVE_LOAD, self._stream_id)
         context.partial_bytes += size_bytes
         self._held_bytes += size_bytes

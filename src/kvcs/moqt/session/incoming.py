@@ -241,12 +241,34 @@ class IncomingStreams:
         if self._is_full:
             self._refuse_surplus(request, opened, fin=fin)
             return
-        stream = DataStream(self._context, request, stream_id, records)
+        stream = DataStream(self._context, request, stream_id, records, make_room=self._make_room)
         self._streams[stream_id] = stream
         request.incoming.add(stream_id)
         request.streams_seen += 1
         self._context.emit(opened)
         self._feed(stream_id, stream, memoryview(reader.data)[reader.offset :], fin=fin)
+
+    def _make_room(self, stream: DataStream, size_bytes: int) -> bool:
+        """Give up begun Objects that are less urgent, the least urgent first (Section 15).
+
+        Returns:
+            Whether `stream` may hold so many octets more now.
+        """
+        context = self._context
+        while context.partial_bytes + size_bytes > context.limits.max_partial_bytes:
+            holding = (
+                (other.urgency, stream_id)
+                for stream_id, other in self._streams.items()
+                if other.holds_payload
+            )
+            urgency, victim_id = max(holding, default=(stream.urgency, None))
+            if victim_id is None or urgency <= stream.urgency:
+                return False
+            victim = self._streams[victim_id]
+            self._refuse(victim_id, _EXCESSIVE_LOAD, fin=False)
+            context.emit(StreamAborted(victim.request.request_id, victim_id, _EXCESSIVE_LOAD))
+            self._close(victim_id, victim)
+        return True
 
     @property
     def _is_full(self) -> bool:

@@ -170,6 +170,10 @@ class Session:
         """Tell whether a request, ours or the peer's, is not over."""
         return not self._closed and request_id in self._registry.by_id
 
+    def is_unanswered(self, request_id: RequestId) -> bool:
+        """Tell whether a request, ours or the peer's, is open and has no answer yet."""
+        return self.is_active(request_id) and self._registry.by_id[request_id].awaits_answer
+
     def is_announced(self, request_id: RequestId, suffix: TrackNamespace) -> bool:
         """Tell whether a namespace was announced on a request and not withdrawn."""
         return not self._closed and self._namespaces.is_announced(request_id, suffix)

@@ -104,17 +104,11 @@ class Updates:
         self._context.send(request.stream_id, message)
 
     def reject(self, request_id: RequestId, code: int, reason: str) -> None:
-        """Answer REQUEST_ERROR to the oldest unanswered update; most requests end with it.
-
-        Where the request itself is unanswered, that is what is refused.
-        """
+        """Answer REQUEST_ERROR to the oldest unanswered update; most requests end with it."""
         request = self._registry.find(request_id)
         if request is None:
             return
         self._check_unanswered(request)
-        if request.awaits_answer and not request.is_requester:
-            self._requests.send_error(request, code, reason)
-            return
         message = RequestError(code=code, reason=reason).encode()
         request.advance(Input.SEND_UPDATE_ERROR)
         request.updates_received.popleft()

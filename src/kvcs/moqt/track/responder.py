@@ -32,6 +32,7 @@ from kvcs.moqt.session.session import Session
 from kvcs.moqt.track.delivery import DEFAULT_SUBSCRIBER_PRIORITY, Delivery, DeliveryTerms, OnGap
 from kvcs.moqt.track.fetch_delivery import FetchDelivery
 from kvcs.moqt.track.fetch_service import FetchService
+from kvcs.moqt.track.interval import to_location, to_position
 from kvcs.moqt.track.outbox import Outbox
 from kvcs.moqt.track.store import TrackStore
 from kvcs.moqt.track.subscription_delivery import SubscriptionDelivery
@@ -298,7 +299,7 @@ class TrackResponder:
     ) -> SubscriptionDelivery:
         location_filter = parameters.location_filter or _NO_FILTER
         terms = DeliveryTerms(
-            location_range=location_filter.subscription_range(store.largest),
+            location_range=_live_range(parameters, store),
             group_order=parameters.group_order or store.properties.default_group_order,
             range_filters=parameters.range_filters,
             subscriber_priority=_or(parameters.subscriber_priority, DEFAULT_SUBSCRIBER_PRIORITY),
@@ -384,6 +385,7 @@ class TrackResponder:
             turn=0 if ascending else 2,
         )
         filling.on_finished = delivery.wake
+        delivery.fills = [other for other in delivery.fills if not other.finished]
         delivery.fills.append(filling)
         self._outbox.add(filling)
 
@@ -427,6 +429,24 @@ def _properties(parameters: Parameters, store: TrackStore) -> Properties:
 
 def _deadline(timeout_ms: int | None, now: float) -> float | None:
     return None if timeout_ms is None else now + timeout_ms / 1000
+
+
+def _live_range(parameters: Parameters, store: TrackStore) -> LocationRange:
+    """Return what a subscription delivers itself: not what its fill does, whatever arrives late.
+
+    That matters where the ranges overlap: a relay may get an old Object only because the fill
+    asked for it.
+    """
+    location_filter = parameters.location_filter or _NO_FILTER
+    live = location_filter.subscription_range(store.largest)
+    fill = parameters.fill
+    if fill is None or parameters.forward is False:
+        return live
+    filled = _fetch_range(fill.location_filter or location_filter, store)
+    if filled is None or filled.end is None:
+        return live
+    behind = to_location(to_position(filled.end) + 1)
+    return replace(live, start=max(live.start, behind))
 
 
 def _fetch_range(location_filter: LocationFilter, store: TrackStore) -> LocationRange | None:

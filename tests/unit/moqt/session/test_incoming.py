@@ -309,6 +309,42 @@ def test_unfinished_objects_share_a_budget(make_subscriber):
     assert peer.session._context.partial_bytes == 0
 
 
+# As HEADER, in Groups 2 and 3, with priorities 200 and 100.
+LESS_URGENT = bytes.fromhex("500702c8")
+IN_BETWEEN = bytes.fromhex("50070364")
+
+
+def test_least_urgent_objects_are_given_up_for_more_urgent_ones(make_subscriber):
+    peer = make_subscriber(max_partial_bytes=100)
+    big = record(0, bytes(80))
+    peer.say(7, LESS_URGENT, big[:42])
+    peer.say(11, IN_BETWEEN, big[:42])
+
+    events = peer.say(15, HEADER, big[:62])
+
+    assert [type(event) for event in events] == [SubgroupOpened, StreamAborted]
+    assert (events[1].stream_id, events[1].code) == (7, StreamResetCode.EXCESSIVE_LOAD)
+    assert peer.session.take_actions() == [StopSending(7, 9)]
+    (whole,) = peer.say(15, big[62:])
+    assert whole.obj.payload == bytes(80)
+    (other,) = peer.say(11, big[42:])
+    assert other.obj.group_id == 3
+    assert peer.session._context.partial_bytes == 0
+
+
+def test_object_that_is_no_more_urgent_than_the_others_is_given_up_itself(make_subscriber):
+    peer = make_subscriber(max_partial_bytes=100)
+    big = record(0, bytes(80))
+    peer.say(7, IN_BETWEEN, big[:62])
+
+    events = peer.say(11, LESS_URGENT, big[:62]) + peer.say(15, IN_BETWEEN, big[:62])
+
+    aborted = [event.stream_id for event in events if isinstance(event, StreamAborted)]
+    assert aborted == [11, 15]
+    (whole,) = peer.say(7, big[62:])
+    assert whole.obj.payload == bytes(80)
+
+
 def test_streams_beyond_the_limit_are_refused_and_their_request_learns_of_it(make_subscriber):
     peer = make_subscriber(max_data_streams=1)
 
