@@ -117,7 +117,9 @@ def test_example_serves_other_machines_and_its_page_shows_them(place, config):
                 unreachable = consumer.command(*KVCS, "relay", "status", "--admin-url")
                 run(*unreachable, f"http://{hub.address}:4434/", code=5)
                 end(publishing)
+            _, _, log = end(running)
 
+    assert "WARNING: everybody who can reach UDP port 4433" in log
     assert fetched["complete"]
     assert (place / "out.safetensors").read_bytes() == SAMPLE_CACHE.read_bytes()
     assert status["is_ready"]
