@@ -156,7 +156,7 @@ def test_page_shows_what_the_relay_does_and_asks_nobody_else(host, page):
     assert page.locator("#session-rows tr").count() == 1
     labels = [canvas.get_attribute("aria-label") for canvas in page.locator("#tracks canvas").all()]
     assert [label for label in labels if "k.raw.s0" in label or "v.raw.s0" in label] == [
-        label for label in labels if "100 % of the cells are held whole" in label and "raw" in label
+        label for label in labels if "100 % of the cells are here" in label and "raw" in label
     ]
     assert {url.partition("?")[0].removeprefix(host.url) for url in page.requests} <= {
         *("", "status.js", "status.css", "favicon.svg", "status.json", "namespace.json"),

@@ -253,3 +253,42 @@ def test_top_draws_on_a_terminal_and_leaves_it_as_it_was(local):
     # The other screen is left, and the cursor is shown again.
     assert drawn.rindex(b"\x1b[?1049l") > drawn.rindex(b"\x1b[?1049h")
     assert drawn.rindex(b"\x1b[?25h") > drawn.rindex(b"\x1b[?25l")
+
+
+@pytest.mark.skipif(bool(reason := missing_rights()), reason=reason or "none")
+def test_publication_survives_its_publisher_and_a_killed_relay(place, config):
+    with star("publisher", "consumer") as (hub, publisher, consumer):
+        relay = hub.command(*KVCS, "relay", "run", "--config", config, "--json")
+        url = f"moqt://{hub.address}:4433/"
+        with process(*relay) as running:
+            member = ("--ca", first_line(running)["ca"], "--scope-key-file", place / "scope.key")
+            publish = publisher.command(*KVCS, "publish", SAMPLE_CACHE, "--url", url, *member)
+            run(*publish, "--push", "--exit-when-delivered", "--json")
+            status = hub.command(*KVCS, "relay", "status", "--json")
+            until(lambda: is_on_disk(run(*status)))
+            running.send_signal(signal.SIGKILL)
+            running.wait()
+        with process(*relay) as running:
+            first_line(running)
+            fetched = run(
+                *consumer.command(*KVCS, "fetch", url, "--like", SAMPLE_CACHE, *member),
+                *("-o", place / "out.safetensors", "--json"),
+            )
+            shown = run(*status)
+            end(running)
+
+    assert fetched["complete"]
+    assert fetched["objects_rejected"] == 0
+    assert (place / "out.safetensors").read_bytes() == SAMPLE_CACHE.read_bytes()
+    assert shown["statistics"]["bytes_in"] == 0
+    assert shown["statistics"]["disk_bytes_read"] > fetched["bytes"]
+    (namespace,) = shown["namespaces"]["shown"]
+    assert (namespace["is_listed"], namespace["publishers"]) == (True, 0)
+
+
+def is_on_disk(status):
+    """Tell whether the whole publication is on disk."""
+    counts = status["statistics"]
+    (namespace,) = status["namespaces"]["shown"]
+    is_whole = namespace["complete_tracks"] == namespace["tracks"] == 3
+    return is_whole and counts["disk_objects_written"] and not counts["disk_queued_bytes"]

@@ -6,8 +6,9 @@ whatever the number of Objects.
 """
 
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from kvcs.moqt.track.group import Subgroup
 from kvcs.moqt.track.store import TrackStore
@@ -18,6 +19,7 @@ __all__ = ("MAX_CELLS", "MAX_COLUMNS", "Arrival", "arrival")
 MAX_COLUMNS: Final = 256
 MAX_CELLS: Final = 32
 
+_ON_DISK: Final = "d"
 _LOST: Final = "x"
 _NOTHING: Final = "."
 _BEYOND: Final = "-"
@@ -34,8 +36,9 @@ class Arrival:
         objects: Object IDs that a column covers, from 0.
         objects_per_cell: Neighbouring Object IDs that share a cell.
         columns: A text for each Group with a character for each cell: ``0`` to ``9`` for the
-            share of its Objects that are held (``9`` is all), ``x`` when all that came was
-            dropped again, ``.`` when nothing came yet, ``-`` beyond the end of the Group.
+            share of its Objects that are held in memory (``9`` is all), ``d`` when there are
+            none, but some on disk, ``x`` when all that came was dropped again, ``.`` when
+            nothing came yet, ``-`` beyond the end of the Group.
     """
 
     groups: int
@@ -45,15 +48,24 @@ class Arrival:
     columns: tuple[str, ...]
 
 
-def arrival(store: TrackStore) -> Arrival:
-    """Return the picture of a Track; of one with many Groups, of its last ones."""
+def arrival(
+    store: TrackStore, *, is_on_disk: Callable[[int, int], bool] = lambda _first, _through: False
+) -> Arrival:
+    """Return the picture of a Track; of one with many Groups, of its last ones.
+
+    Args:
+        store: What is known of the Track.
+        is_on_disk: Tells whether anything between two positions, inclusive, is on disk.
+    """
     known = sorted(store.known_groups())
     shown = known[-MAX_COLUMNS:]
     subgroups = {group_id: store.subgroups(group_id) for group_id in shown}
     ends = {group_id: _end(store, group_id) for group_id in shown}
     objects = max((_width(subgroups[group_id], ends[group_id]) for group_id in shown), default=0)
     objects_per_cell = max(1, -(-objects // MAX_CELLS))
-    cells = range(0, objects, objects_per_cell)
+    cells = [
+        range(first, first + objects_per_cell) for first in range(0, objects, objects_per_cell)
+    ]
     return Arrival(
         groups=len(known),
         group_ids=tuple(shown),
@@ -61,8 +73,8 @@ def arrival(store: TrackStore) -> Arrival:
         objects_per_cell=objects_per_cell,
         columns=tuple(
             "".join(
-                _cell(subgroups[group_id], ends[group_id], first, first + objects_per_cell)
-                for first in cells
+                _cell(_Group(group_id, subgroups[group_id], ends[group_id], is_on_disk), cell)
+                for cell in cells
             )
             for group_id in shown
         ),
@@ -84,16 +96,28 @@ def _end(store: TrackStore, group_id: int) -> int | None:
     return last.object_id if store.is_absent(last, last) else last.object_id + 1
 
 
-def _cell(subgroups: tuple[Subgroup, ...], group_end: int | None, first: int, end: int) -> str:
-    end = end if group_end is None else min(end, group_end)
+class _Group(NamedTuple):
+    """What is known of one Group."""
+
+    group_id: int
+    subgroups: tuple[Subgroup, ...]
+    end: int | None
+    is_on_disk: Callable[[int, int], bool]
+
+
+def _cell(group: _Group, cell: range) -> str:
+    first, end = cell.start, cell.stop if group.end is None else min(cell.stop, group.end)
     if first >= end:
         return _BEYOND
     held = sum(
-        bisect_left(subgroup.ids, end) - bisect_left(subgroup.ids, first) for subgroup in subgroups
+        bisect_left(subgroup.ids, end) - bisect_left(subgroup.ids, first)
+        for subgroup in group.subgroups
     )
     if held:
         return str(max(1, min(held, end - first) * _ALL // (end - first)))
-    is_lost = any(_has_lost(subgroup, first, end) for subgroup in subgroups)
+    if group.is_on_disk(group.group_id << 64 | first, group.group_id << 64 | (end - 1)):
+        return _ON_DISK
+    is_lost = any(_has_lost(subgroup, first, end) for subgroup in group.subgroups)
     return _LOST if is_lost else _NOTHING
 
 

@@ -331,6 +331,10 @@ class RelayCore:
         """Return a Track with any state."""
         return self._tracks.get(name)
 
+    def is_complete(self, name: FullTrackName) -> bool:
+        """Tell whether every Object of a Track is held, in memory or on disk."""
+        return name in self._complete
+
     def tracks(self) -> Iterable[Track]:
         """Return the Tracks with any state."""
         return self._tracks.values()

@@ -114,9 +114,10 @@ class NamespaceReport:
         namespace: Its text form.
         is_listed: Subscribers of a prefix are told of it.
         publishers: Sessions that advertise it, or a prefix of it.
-        tracks: Tracks with any state.
-        complete_tracks: Those of which the cache holds every Object.
-        size_bytes: Octets that the cache holds.
+        tracks: Tracks with any state, and those on disk.
+        complete_tracks: Those of which every Object is held, in memory or on disk.
+        size_bytes: Octets held in memory.
+        disk_bytes: Octets of the files on disk.
         deliveries: Subscriptions, fills and fetches that are served of it.
         idle: Seconds since it was last asked for or added to; None for one without Tracks.
     """
@@ -127,6 +128,7 @@ class NamespaceReport:
     tracks: int
     complete_tracks: int
     size_bytes: int
+    disk_bytes: int
     deliveries: int
     idle: float | None
 
@@ -152,14 +154,14 @@ class TrackReport:
 
     Attributes:
         name: Text form of its Track Name.
-        size_bytes: Octets that the cache holds of it, records included.
+        size_bytes: Octets held of it in memory, records included.
         largest: Largest Object that was published, as far as is known.
         end: Last Location, when known.
-        is_complete: The cache holds every Object.
+        is_complete: Every Object is held, in memory or on disk.
         subscriptions: Subscriptions that are served.
         fetches: Fetches and fills that are served.
         is_received: A publisher sends it now.
-        arrival: Which Objects are held.
+        arrival: Which Objects are held, and where.
     """
 
     name: str
@@ -290,14 +292,16 @@ class Reporter:
     def _namespace(self, namespace: TrackNamespace, now: float) -> NamespaceReport:
         core = self._core
         size = core.cache.publication(namespace)
+        names = {*core.cache.tracks_of(namespace), *core.disk.tracks_of(namespace)}
         deliveries = sum(1 for track in self._tracks(namespace) for _ in track.demand.deliveries())
         return NamespaceReport(
             namespace=namespace.format(),
             is_listed=core.discovery.namespaces.is_listed(namespace),
             publishers=len(core.publishers(namespace)),
-            tracks=0 if size is None else size.tracks,
-            complete_tracks=0 if size is None else size.complete_tracks,
+            tracks=len(names),
+            complete_tracks=sum(map(core.is_complete, names)),
             size_bytes=0 if size is None else size.size_bytes,
+            disk_bytes=core.disk.bytes_of(namespace),
             deliveries=deliveries,
             idle=None if size is None else max(0.0, now - size.used),
         )
@@ -317,9 +321,9 @@ class Reporter:
             size_bytes=store.size_bytes,
             largest=store.largest,
             end=store.end,
-            is_complete=self._core.cache.is_complete(track.name),
+            is_complete=self._core.is_complete(track.name),
             subscriptions=subscriptions,
             fetches=len(deliveries) - subscriptions,
             is_received=track.supply.is_established(None),
-            arrival=arrival(store),
+            arrival=arrival(store, is_on_disk=track.supply.stored.disk.has_any),
         )

@@ -55,6 +55,7 @@ def test_states_of_a_picture_differ_in_brightness_too(scheme):
 
     assert contrast(named["--held"], named["--none"]) >= 3
     assert contrast(named["--held"], named["--some"]) >= 1.5
+    assert contrast(named["--disk"], named["--none"]) >= 3
     assert contrast(named["--lost"], named["--none"]) >= 2
 
 

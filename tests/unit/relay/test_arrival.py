@@ -125,3 +125,13 @@ def test_objects_of_several_subgroups_are_counted_together(store):
     store.add(at(0, 1, subgroup_id=1), now=0.0)
 
     assert arrival(store).columns == ("99",)
+
+
+def test_what_is_on_disk_only_is_told_from_what_was_dropped(store):
+    add(store, 0, 0, 1, 2)
+    store.drop_group(0)
+    add(store, 0, 2)
+
+    picture = arrival(store, is_on_disk=lambda first, through: first <= 1 <= through)
+
+    assert picture.columns == ("xd9",)

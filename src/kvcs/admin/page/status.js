@@ -170,7 +170,7 @@ function drawNamespaces(page) {
   const searched = state.search ? `${count(page.matching)} of ` : "";
   setText(byId("namespace-count"), `${searched}${count(page.total)}`);
   keep(byId("namespace-rows"), page.shown, (item) => item.namespace, (item) => {
-    const row = makeRow(["", "", "number", "number", "number", "number", "number"])();
+    const row = makeRow(["", "", "number", "number", "number", "number", "number", "number"])();
     const button = element("button", {type: "button", title: item.namespace}, shortName(item.namespace));
     button.addEventListener("click", () => choose(item.namespace));
     row.firstChild.append(button);
@@ -180,7 +180,7 @@ function drawNamespaces(page) {
     row.querySelector("button").setAttribute("aria-pressed", String(item.namespace === state.chosen));
     const kind = item.publishers ? tag("published", "good") : item.is_listed ? tag("kept") : tag("not listed");
     const texts = [count(item.publishers), count(item.deliveries),
-      `${count(item.complete_tracks)} of ${count(item.tracks)}`, bytes(item.size_bytes),
+      `${count(item.complete_tracks)} of ${count(item.tracks)}`, bytes(item.size_bytes), bytes(item.disk_bytes),
       item.idle === null ? "never" : item.idle < 1 ? "now" : `${duration(item.idle)} ago`];
     fill({children: [...row.children].slice(1)}, [kind, ...texts]);
   });
@@ -238,12 +238,12 @@ function drawPicture(canvas, arrival) {
   canvas.height = Math.max(1, cells * height);
   const style = getComputedStyle(document.documentElement);
   const colour = (name) => style.getPropertyValue(name).trim();
-  const held = colour("--held"), some = colour("--some"), lost = colour("--lost"), none = colour("--none");
+  const held = colour("--held"), some = colour("--some"), disk = colour("--disk"), lost = colour("--lost"), none = colour("--none");
   const paint = canvas.getContext("2d");
   columns.forEach((column, x) => {
     [...column].forEach((cell, y) => {
       if (cell === "-") return;
-      paint.fillStyle = cell === "9" ? held : cell === "x" ? lost : cell === "." || cell === "0" ? none : some;
+      paint.fillStyle = cell === "9" ? held : cell === "d" ? disk : cell === "x" ? lost : cell === "." || cell === "0" ? none : some;
       paint.fillRect(x * width, y * height, width - gap, height - gap);
     });
   });
@@ -252,11 +252,11 @@ function drawPicture(canvas, arrival) {
 function describe(track) {
   const {arrival} = track;
   const cells = arrival.columns.join("").replaceAll("-", "");
-  const held = [...cells].filter((cell) => cell === "9").length;
+  const held = [...cells].filter((cell) => cell === "9" || cell === "d").length;
   const groups = arrival.groups === arrival.group_ids.length ? plural(arrival.groups, "Group")
     : `the last ${count(arrival.group_ids.length)} of ${plural(arrival.groups, "Group")}`;
   const part = cells.length ? Math.floor(100 * held / cells.length) : 0;
-  return {groups, text: `${shortField(track.name)}: ${groups} of up to ${plural(arrival.objects, "Object")}; ${part} % of the cells are held whole`};
+  return {groups, text: `${shortField(track.name)}: ${groups} of up to ${plural(arrival.objects, "Object")}; ${part} % of the cells are here`};
 }
 
 function drawTracks(detail) {

@@ -27,6 +27,7 @@ __all__ = (
 )
 
 _LEVELS: Final = "·▁▂▃▄▅▆▇█"
+_MAX_FIELDS: Final = 3
 _FIELD_OCTETS: Final = 3
 _FIELD_CHARACTERS: Final = 24
 
@@ -59,7 +60,7 @@ def namespace_table(status: Status) -> Table:
     """Return the namespaces that were used last."""
     page = status.namespaces
     table = _table(f"namespace ({len(page.shown)} of {page.total})", "state")
-    _add_numbers(table, "served", "complete", "held", "used")
+    _add_numbers(table, "served", "complete", "memory", "disk", "used")
     for report in page.shown:
         state = "published" if report.publishers else "kept" if report.is_listed else "not listed"
         table.add_row(
@@ -68,6 +69,7 @@ def namespace_table(status: Status) -> Table:
             str(report.deliveries),
             f"{report.complete_tracks} of {report.tracks}",
             format_bytes(report.size_bytes),
+            format_bytes(report.disk_bytes),
             "never" if report.idle is None else f"{format_seconds(report.idle)} ago",
         )
     return table
@@ -108,8 +110,15 @@ def arrival_bar(arrival: Arrival) -> str:
 
 
 def short_name(name: str) -> str:
-    """Return a name in its text form, short: each field as text if it is text, else in hex."""
-    return "/".join(_short_field(field) for field in name.split("-"))
+    """Return a name in its text form, short: each field as text if it is text, else in hex.
+
+    Of many fields the first two and the last one are shown: those of a KVCS namespace are the
+    version, the scope and the publication.
+    """
+    fields = [_short_field(field) for field in name.split("-")]
+    if len(fields) > _MAX_FIELDS:
+        fields = [*fields[:2], "…", fields[-1]]
+    return "/".join(fields)
 
 
 def format_seconds(seconds: float) -> str:
@@ -142,7 +151,7 @@ def _level(column: str) -> str:
         return " "
     if set(cells) == {"x"}:
         return "x"
-    held = sum(int(cell) for cell in cells if cell.isdigit())
+    held = sum(int(cell) for cell in cells.replace("d", "9") if cell.isdigit())
     most = 9 * len(cells)
     return _LEVELS[max(min(held, 1), held * (len(_LEVELS) - 1) // most)]
 
@@ -168,4 +177,4 @@ def _table(*titles: str) -> Table:
 
 def _add_numbers(table: Table, *titles: str) -> None:
     for title in titles:
-        table.add_column(title, justify="right", no_wrap=True, min_width=len(title))
+        table.add_column(title, justify="right", no_wrap=True, min_width=max(7, len(title)))

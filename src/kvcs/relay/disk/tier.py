@@ -161,6 +161,14 @@ class DiskTier:
 
     # What Tracks ask for (TrackTier).
 
+    def tracks_of(self, namespace: TrackNamespace) -> tuple[FullTrackName, ...]:
+        """Return the Tracks of a namespace that are on disk."""
+        return () if self._parts is None else tuple(self._parts.catalog.of(namespace))
+
+    def bytes_of(self, namespace: TrackNamespace) -> int:
+        """Return the octets of the files of a namespace."""
+        return 0 if self._parts is None else self._parts.catalog.bytes_of(namespace)
+
     def is_stored(self, name: FullTrackName) -> bool:
         """Tell whether anything of a Track is on disk."""
         return self._parts is not None and name in self._parts.catalog

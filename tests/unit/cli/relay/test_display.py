@@ -83,6 +83,7 @@ def status():
         tracks=2,
         complete_tracks=1,
         size_bytes=4096,
+        disk_bytes=2**20,
         deliveries=3,
         idle=61.0,
     )
@@ -180,6 +181,7 @@ def test_bar_has_the_first_level_for_nothing_and_the_last_for_all():
     assert arrival_bar(ARRIVAL) == "█▂·x "
     almost = replace(ARRIVAL, columns=("9" * 31 + "8", "1" + "." * 31))
     assert arrival_bar(almost) == "▇▁"
+    assert arrival_bar(replace(ARRIVAL, columns=("dddd", "dd.."))) == "█▄"
 
 
 def test_tracks_are_shown_with_their_bars():
@@ -194,6 +196,7 @@ def test_tracks_are_shown_with_their_bars():
     [
         ("kvcs.2d1-scope", "kvcs-1/scope"),
         (NAMESPACE.format(), "kvcs-1/000102…"),
+        ("kvcs.2d1-.01.02-b-c-.03.04", "kvcs-1/0102/…/0304"),
         ("a" * 40, "a" * 24 + "…"),
         ("", ""),
     ],
