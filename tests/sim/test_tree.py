@@ -239,3 +239,62 @@ def test_child_that_is_cut_off_serves_what_it_holds_and_comes_back(world):
 
     for verdict in run(scenario()):
         assert_whole(verdict)
+
+
+def test_parent_that_drains_is_replaced_before_it_closes(world):
+    async def scenario():
+        here = world()
+        async with AsyncExitStack() as stack:
+            enter = stack.enter_async_context
+            await enter(relay(here.network, A))
+            c = await enter(relay(here.network, C, A))
+            await settled(c)
+            b = await enter(relay(here.network, B, C, A))
+            await settled(b)
+            assert b.parent == url(C)
+            it = await enter(publisher(here, A))
+            publication = await enter(it.publication(here.tokens))
+            segment = await publication.add_segment()
+            async with asyncio.TaskGroup() as group:
+                task = group.create_task(consume(here, B, name=publication.name))
+                group.create_task(produce(here, publication, segment, pace=0.5))
+                await asyncio.sleep(1.2)
+                await c.drain(5.0)
+                parents = [b.parent]
+            return task.result(), parents, c.statistics()
+
+    verdict, parents, c = run(scenario())
+
+    assert_whole(verdict)
+    assert verdict.duplicate == 0
+    assert parents == [url(A)]
+    assert c.sessions <= 1  # Its own parent.
+
+
+def test_only_parent_that_drains_and_restarts_serves_to_its_end_and_is_dialled_again(world):
+    async def scenario():
+        here = world()
+        async with AsyncExitStack() as stack:
+            enter = stack.enter_async_context
+            await enter(relay(here.network, A))
+            middle = await stack.enter_async_context(AsyncExitStack())
+            c = await middle.enter_async_context(relay(here.network, C, A))
+            await settled(c)
+            b = await enter(relay(here.network, B, C))
+            await settled(b)
+            it = await enter(publisher(here, A))
+            publication = await enter(it.publication(here.tokens))
+            segment = await publication.add_segment()
+            async with asyncio.TaskGroup() as group:
+                task = group.create_task(consume(here, B, name=publication.name))
+                group.create_task(produce(here, publication, segment, pace=1.0))
+                await asyncio.sleep(1.5)
+                await c.drain(2.0)
+                await middle.aclose()
+                await enter(relay(here.network, C, A))
+            return task.result(), b.parent
+
+    verdict, parent = run(scenario())
+
+    assert_whole(verdict)
+    assert parent == url(C)

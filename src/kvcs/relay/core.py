@@ -261,6 +261,11 @@ class RelayCore:
         """The relay above this one, which is asked for what nobody here publishes."""
         return self.tree.parent
 
+    def uses(self, peer: Peer) -> bool:
+        """Tell whether Objects are received from a peer, or sent to it."""
+        tracks = self._tracks.values()
+        return any(track.supply.uses(peer) or track.demand.serves(peer) for track in tracks)
+
     def parent_gained(self, parent: Peer, *, now: float) -> None:
         """Ask and tell a new parent what is to be asked and told."""
         self.discovery.upward.attach(parent, now=now)

@@ -111,6 +111,11 @@ class Demand:
             if isinstance(delivery, SubscriptionDelivery):
                 yield from (fill for fill in delivery.fills if not fill.finished)
 
+    def serves(self, peer: Peer) -> bool:
+        """Tell whether something is being sent to a subscriber."""
+        served = self._served.values()
+        return any(to is peer and not delivery.finished for to, delivery in served)
+
     def awaits_publisher(self, peer: Peer) -> bool:
         """Tell whether a SUBSCRIBE of this peer is unanswered."""
         return any(route.peer == peer.id for route in self._subscribes)

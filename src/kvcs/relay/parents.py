@@ -8,7 +8,7 @@ comes back: a change costs every Track in production a gap.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from kvcs.endpoint.reconnect import Backoff
@@ -45,13 +45,24 @@ class Parents:
     def __repr__(self) -> str:
         return f"<Parents {self._records}>"
 
-    def choose(self, *, now: float) -> tuple[str, float]:
-        """Return which parent to dial next, and how many seconds to wait before that."""
-        for url, record in self._records.items():
+    def choose(self, leaving: Collection[str] = (), *, now: float) -> tuple[str, float] | None:
+        """Return which parent to dial next, and how many seconds to wait before that.
+
+        Args:
+            leaving: Parents that have announced their end, and are not dialled.
+            now: Monotonic seconds.
+
+        Returns:
+            None if there is no other one.
+        """
+        records = {url: record for url, record in self._records.items() if url not in leaving}
+        for url, record in records.items():
             if record.not_before <= now + record.patience:
                 return url, max(0.0, record.not_before - now)
-        url = min(self._records, key=lambda url: self._records[url].not_before)
-        return url, self._records[url].not_before - now
+        if not records:
+            return None
+        url = min(records, key=lambda url: records[url].not_before)
+        return url, records[url].not_before - now
 
     def ended(self, url: str, *, lived: float, is_clean: bool = False, now: float) -> None:
         """Note that a session with a parent ended, or never began.

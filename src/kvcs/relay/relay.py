@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import random
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
@@ -226,7 +227,8 @@ class Relay:
     def _accept(self, connection: Connection) -> None:
         self._take(connection, is_parent=False)
 
-    def _take(self, connection: Connection, *, is_parent: bool) -> None:
+    def _take(self, connection: Connection, *, is_parent: bool) -> Callable[[], bool]:
+        """Give the events of a connection to the core; return what tells whether it is in use."""
         connection.outbox = _RelayOutbox(connection, self._core.metrics, self._egress)
         connection.on_closed(lambda: self._egress.forget(connection))
         peer = self._core.connect(connection, is_parent=is_parent)
@@ -238,6 +240,7 @@ class Relay:
 
         connection.listen(receive)
         connection.on_closed(self._look_for_end)
+        return lambda: self._core.uses(peer)
 
     def _close_stalled(self, now: float) -> None:
         """Close the sessions of subscribers that take nothing of what waits for them."""

@@ -134,6 +134,10 @@ class Supply:
         """Objects are held, in memory or on disk."""
         return bool(self.store.groups() or self.stored.disk.held)
 
+    def uses(self, peer: Peer) -> bool:
+        """Tell whether Objects are received from a publisher."""
+        return any(r.peer is peer for r in (*self.subscriptions, *self.inquiries.fetches))
+
     def is_established(self, asker: Peer | None) -> bool:
         """Tell whether an upstream subscription that may serve `asker` is Established."""
         return any(s.state is UpstreamState.ESTABLISHED for s in self._serving(asker))

@@ -1,8 +1,9 @@
 """The session with the parent: dialled, kept, and dialled again.
 
 asyncio begins here. One task keeps the session: it dials the parent that is due, gives its
-events to the core, waits for the end, and begins again. A parent that says GOAWAY is replaced
-before it closes: it goes on serving until another one is set up, and the core then closes it.
+events to the core, waits for the end, and begins again. A parent that says GOAWAY goes on
+serving what it has begun, until another one is set up, which makes the core close it, or until
+nothing of it is left; only then it is dialled again.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ __all__ = ("Uplink",)
 
 # A parent that announced its end is let go after this time, whether another one was found or not.
 _GOAWAY_PATIENCE: Final = 60.0
+_LOOK_INTERVAL: Final = 0.25
 
 _logger = logging.getLogger("kvcs.relay")
 
@@ -41,7 +43,7 @@ class Uplink:
         self,
         urls: tuple[str, ...],
         config: Callable[[], ConnectConfig],
-        attach: Callable[[Connection], None],
+        attach: Callable[[Connection], Callable[[], bool]],
         *,
         backoff: Backoff,
         rng: random.Random,
@@ -52,7 +54,8 @@ class Uplink:
         Args:
             urls: Parents in order of preference.
             config: Returns the settings of a new connection.
-            attach: Takes a connection before its SETUP, and ends it if it cannot be used.
+            attach: Takes a connection before its SETUP, and ends it if it cannot be used;
+                returns what tells whether anything is still received on it.
             backoff: Waits between attempts at one parent.
             rng: Chance of the waits.
             transport: What carries the sessions; None for QUIC.
@@ -66,6 +69,8 @@ class Uplink:
         self._attach = attach
         self._transport = transport
         self._since = 0.0
+        self._leaving: set[str] = set()
+        self._left = asyncio.Event()
 
     def __repr__(self) -> str:
         return f"<Uplink {self.url} attempts={self.attempts}>"
@@ -75,7 +80,12 @@ class Uplink:
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as retiring:
             while True:
-                url, wait = self._parents.choose(now=loop.time())
+                self._left.clear()
+                choice = self._parents.choose(self._leaving, now=loop.time())
+                if choice is None:
+                    await self._left.wait()
+                    continue
+                url, wait = choice
                 await asyncio.sleep(wait)
                 error = await self._live(url, retiring)
                 now = loop.time()
@@ -90,9 +100,10 @@ class Uplink:
         """Have one session until it ends, or its end is announced; return why."""
         self.attempts += 1
         going_away = asyncio.Event()
+        uses: list[Callable[[], bool]] = []
 
         def prepare(connection: Connection) -> None:
-            self._attach(connection)
+            uses.append(self._attach(connection))
             connection.listen(lambda event: _watch(event, going_away))
             connection.on_closed(going_away.set)
 
@@ -109,7 +120,8 @@ class Uplink:
         try:
             await going_away.wait()
             if not connection.closed:
-                retiring.create_task(_retire(connection), name=f"retire {url}")
+                self._leaving.add(url)
+                retiring.create_task(self._retire(url, connection, uses[0]), name=f"retire {url}")
                 is_retiring = True
                 return ConnectionLost(0, "the parent is going away")
             error = await connection.wait_closed()
@@ -118,18 +130,19 @@ class Uplink:
             if not is_retiring:
                 await connection.close(flush=False)
 
+    async def _retire(self, url: str, connection: Connection, is_used: Callable[[], bool]) -> None:
+        """Let a parent serve what it has begun, for a bounded time."""
+        try:
+            for _ in range(round(_GOAWAY_PATIENCE / _LOOK_INTERVAL)):
+                if connection.closed or not is_used():
+                    break
+                await asyncio.sleep(_LOOK_INTERVAL)
+        finally:
+            await connection.close(flush=False)
+            self._leaving.discard(url)
+            self._left.set()
+
 
 def _watch(event: Event, going_away: asyncio.Event) -> None:
     if isinstance(event, GoawayReceived) and event.request_id is None:
         going_away.set()
-
-
-async def _retire(connection: Connection) -> None:
-    """Let a parent serve until it is replaced or closes, for a bounded time."""
-    try:
-        async with asyncio.timeout(_GOAWAY_PATIENCE):
-            await connection.wait_closed()
-    except TimeoutError:
-        pass
-    finally:
-        await connection.close(flush=False)

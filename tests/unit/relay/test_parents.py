@@ -78,3 +78,10 @@ def test_parent_that_served_long_enough_begins_anew(lived, longest):
     it.ended(FIRST, lived=lived, now=0.0)
 
     assert longest / 2 <= it.choose(now=0.0)[1] <= longest
+
+
+def test_parent_that_is_leaving_is_not_dialled():
+    it = parents()
+
+    assert it.choose({FIRST}, now=0.0) == (SECOND, 0.0)
+    assert it.choose({FIRST, SECOND}, now=0.0) is None
