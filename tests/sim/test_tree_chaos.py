@@ -9,12 +9,14 @@ wrong is accepted, and everything ends.
 import asyncio
 import random
 from contextlib import AsyncExitStack
+from functools import partial
 
 import pytest
 from tests.sim.forest import A, assert_whole, consume, produce, publisher, relay
 
 from kvcs.endpoint.reconnect import Backoff
-from kvcs.errors import RequestRejected
+from kvcs.errors import ManifestError, RequestRejected
+from kvcs.moqt.session.limits import SessionLimits
 from kvcs.relay import RelayLimits
 from kvcs.testing import LinkProfile, run
 
@@ -31,16 +33,17 @@ FAULTS = 6
 class Forest:
     """Relays that can be stopped and started again."""
 
-    def __init__(self, network, seed):
+    def __init__(self, network, seed, **settings):
         self.network = network
         self.seed = seed
+        self.settings = {**SETTINGS, **settings}
         self.stacks = {}
         self.relays = {}
 
     async def start(self, port):
         self.stacks[port] = AsyncExitStack()
         self.relays[port] = await self.stacks[port].enter_async_context(
-            relay(self.network, port, *PARENTS[port], seed=self.seed, **SETTINGS)
+            relay(self.network, port, *PARENTS[port], seed=self.seed, **self.settings)
         )
 
     async def stop(self, port):
@@ -78,23 +81,25 @@ async def trouble(forest, chance):
                 victim.heal()
 
 
-async def consume_patiently(*args, delay, **options):
+async def consume_patiently(*args, delay=0.0, tries=30, **options):
     """Take a publication; try again while a relay that is cut off has but a part of it."""
-    for _ in range(30):
+    outcome = None
+    for _ in range(tries):
         try:
-            verdict = await consume(*args, delay=delay, **options)
-            if verdict.complete:
-                return verdict
-            assert verdict.missing or verdict.unconfirmed_layers
-        except RequestRejected:
+            outcome = await consume(*args, delay=delay, **options)
+            if outcome.complete:
+                break
+            assert outcome.missing or outcome.unconfirmed_layers
+        except (RequestRejected, ManifestError):
             pass
         delay = 1.0
-    raise AssertionError("not found in time")
+    return outcome
 
 
-async def scenario(here, seed):
+async def scenario(here, seed, *, tries=30, **settings):
     chance = random.Random(seed)
-    forest = Forest(here.network, seed)
+    take = consume if tries > 1 else partial(consume_patiently, tries=1)
+    forest = Forest(here.network, seed, **settings)
     for port in PARENTS:
         await forest.start(port)
     await asyncio.sleep(1)
@@ -106,7 +111,7 @@ async def scenario(here, seed):
             options = {"name": name, "timeout": 240, "idle_timeout": 100}
             # Who was there before anything went wrong notices nothing of it.
             tasks = [
-                group.create_task(consume(here, port, **options)) for port in (A, ONE, ONE, OTHER)
+                group.create_task(take(here, port, **options)) for port in (A, ONE, ONE, OTHER)
             ]
             tasks += [
                 group.create_task(
@@ -114,6 +119,7 @@ async def scenario(here, seed):
                         here,
                         chance.choice([A, ONE, OTHER]),
                         delay=chance.uniform(0, 15),
+                        tries=tries,
                         **options,
                     )
                 )
@@ -122,7 +128,9 @@ async def scenario(here, seed):
             group.create_task(produce(here, publication, segment, pace=chance.uniform(1, 4)))
             group.create_task(trouble(forest, chance))
         await asyncio.sleep(15)
-        late = [await consume(here, port) for port in (A, ONE, OTHER)]
+        late = [
+            await consume_patiently(here, port, name=name, tries=tries) for port in (A, ONE, OTHER)
+        ]
     await asyncio.sleep(1)
     relays = await forest.close()
     return [task.result() for task in tasks], late, [it.statistics() for it in relays]
@@ -143,3 +151,26 @@ def test_nothing_is_lost_or_wrong_whatever_happens_between_relays(world, seed):
     for it in statistics:
         assert (it.sessions, it.subscriptions, it.fetches) == (0, 0, 0)
         assert it.malformed_tracks == 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_caches_that_are_too_small_cost_time_and_nothing_else(world, seed):
+    profile = LinkProfile(delay=0.01, reorder=0.02, bandwidth=500_000)
+    here = world(seed=seed, profile=profile)
+    session = SessionLimits(max_object_bytes=8192)
+    limits = RelayLimits(publisher_wait=30.0, session=session)
+    # Room for what is known of the publication, and for half of its Objects.
+    settings = {"limits": limits, "cache_bytes": 45_000}
+
+    verdicts, late, statistics = run(scenario(here, seed, tries=1, **settings), seed=seed)
+
+    ended = [verdict for verdict in (*verdicts, *late) if verdict is not None]
+    assert len(ended) >= 3
+    for verdict in ended:
+        assert verdict.rejected == {}
+        assert verdict.elapsed_s < 200
+    for it in statistics:
+        assert (it.sessions, it.subscriptions, it.fetches) == (0, 0, 0)
+        assert it.malformed_tracks == 0
+        assert it.cache_bytes <= it.cache_capacity_bytes
+    assert any(it.evicted_bytes for it in statistics)
