@@ -265,7 +265,10 @@ class Namespaces:
 
     def list_complete(self, namespace: TrackNamespace) -> list[Change]:
         """List a namespace of which complete Tracks were found, without any publisher."""
-        return self._list(namespace) if self._complete[namespace.fields] else []
+        if not self._complete[namespace.fields]:
+            return []
+        self._localize(namespace)
+        return self._list(namespace)
 
     def track_lost(self, namespace: TrackNamespace) -> list[Change]:
         """Count one complete Track less; namespaces without publisher may end."""

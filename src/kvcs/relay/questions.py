@@ -165,7 +165,7 @@ class Questions:
         store, supply = self._supply.store, self._supply
         if not isinstance(question.event, FetchReceived):
             # Where the end is known, it is all that a publisher could say.
-            is_known = store.end is not None and bool(store.groups())
+            is_known = store.end is not None and supply.holds_anything
             return is_known or supply.is_established(question.peer) or question.is_learned
         if question.is_learned or supply.is_forwarding(question.peer) or store.end is not None:
             return True

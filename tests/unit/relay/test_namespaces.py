@@ -203,3 +203,17 @@ def test_of_peer_and_advertised_by_name_what_a_session_left():
 def test_reserved_namespaces(field, code):
     assert reserved_code(TrackNamespace((field, b"x"))) is code
     assert reserved_code(TrackNamespace()) is None
+
+
+def test_namespace_that_was_found_complete_is_local_until_it_is_lost():
+    news = []
+    namespaces = Namespaces(on_local=lambda namespace, is_local: news.append((namespace, is_local)))
+    found = TrackNamespace((b"a", b"b"))
+
+    namespaces.track_completed(found)
+    namespaces.list_complete(found)
+    assert namespaces.local() == [found]
+    namespaces.track_lost(found)
+
+    assert namespaces.local() == []
+    assert news == [(found, True), (found, False)]
