@@ -1,14 +1,20 @@
 """What one peer sends: how fast, and what its open streams make the transport keep.
 
 The QUIC library gives every stream that the peer opens a ring of its own, as large as the stream's
-window, whose memory stays until the stream is over: also when everything in it was taken. So a
-peer that opens all its streams, sends a window's worth on each and ends none costs their product,
-which nothing else bounds.
+window, whose memory stays until the stream is over: also when everything in it was taken. And it
+lets a peer open ever more streams, whatever number it was told to allow at a time. So a peer that
+opens streams, sends a window's worth on each and ends none costs their product, which nothing else
+bounds. A stream counts with what it has carried, up to its window, and not less than it costs empty.
 """
+
+from typing import Final
 
 from kvcs.endpoint.rate import LeakyBucket
 
-__all__ = ("Inflow",)
+__all__ = ("STREAM_BYTES", "Inflow")
+
+# What a stream costs that has carried little: its records in the library and here.
+STREAM_BYTES: Final = 16 * 1024
 
 
 class Inflow:
@@ -43,7 +49,7 @@ class Inflow:
             return None
         window = self._windows.get(stream_id, 0)
         if window < self._window_bytes:
-            grown = min(self._window_bytes, window + size_bytes)
+            grown = min(self._window_bytes, max(STREAM_BYTES, window + size_bytes))
             self._windows[stream_id] = grown
             self._held += grown - window
         if self._held > self._max_window_bytes:

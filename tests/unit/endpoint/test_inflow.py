@@ -1,6 +1,6 @@
 """What one peer sends, and what it makes the transport keep."""
 
-from kvcs.endpoint.inflow import Inflow
+from kvcs.endpoint.inflow import STREAM_BYTES, Inflow
 
 
 def inflow(**changes):
@@ -31,6 +31,14 @@ def test_many_streams_that_do_not_end_are_too_much():
 
     assert reasons[:10] == [None] * 10
     assert "1000 octets in the rings" in reasons[10]
+
+
+def test_streams_with_next_to_nothing_on_them_count_too():
+    it = inflow(max_window_bytes=10 * STREAM_BYTES, window_bytes=2**22)
+    reasons = [it.receive(stream_id, 1, fin=False, now=0.0) for stream_id in range(11)]
+
+    assert reasons[:10] == [None] * 10
+    assert reasons[10] is not None
 
 
 def test_more_octets_a_second_than_allowed_are_too_much():
