@@ -4,7 +4,7 @@ The QUIC library gives every stream that the peer opens a ring of its own, as la
 window, whose memory stays until the stream is over: also when everything in it was taken. And it
 lets a peer open ever more streams, whatever number it was told to allow at a time. So a peer that
 opens streams, sends a window's worth on each and ends none costs their product, which nothing else
-bounds. A stream counts with what it has carried, up to its window, and not less than it costs empty.
+bounds. A stream counts with what it has carried, up to its window, and at least with what it costs.
 """
 
 from typing import Final
