@@ -253,7 +253,7 @@ class Relay:
         self._core.schedule(now + _LOOK_INTERVAL, self._close_stalled)
 
     def _trim_heap(self, now: float) -> None:
-        self._heap.look(self._core.metrics.evicted_bytes.total())
+        self._heap.look(self._core.metrics.evicted_bytes.total(), now=now)
         self._core.schedule(now + _TRIM_INTERVAL, self._trim_heap)
 
     def _set_timer(self) -> None:

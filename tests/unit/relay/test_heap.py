@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvcs.relay.heap import TRIM_BYTES, Heap, glibc_trim
+from kvcs.relay.heap import TRIM_BYTES, TRIM_INTERVAL, Heap, glibc_trim
 
 # Holes between blocks that stay: the allocator keeps all of it unless it is told not to.
 HOLES = """
@@ -18,7 +18,7 @@ def resident():
 blocks = [b"x" * 100_000 for _ in range(1000)]
 blocks = blocks[::2]
 before = resident()
-assert Heap(glibc_trim()).look(TRIM_BYTES)
+assert Heap(glibc_trim()).look(TRIM_BYTES, now=0.0)
 assert before - resident() > 30_000_000, (before, resident())
 assert all(block == b"x" * 100_000 for block in blocks)
 """
@@ -28,15 +28,24 @@ def test_memory_is_given_back_once_for_so_many_evicted_bytes():
     trims = []
     heap = Heap(lambda: trims.append(1))
 
-    looks = [heap.look(evicted) for evicted in (0, TRIM_BYTES - 1, TRIM_BYTES, TRIM_BYTES + 1)]
+    heap.look(0, now=0.0)
+    evicted = (TRIM_BYTES - 1, TRIM_BYTES, TRIM_BYTES + 1, 2 * TRIM_BYTES)
 
-    assert looks == [False, False, True, False]
-    assert heap.look(2 * TRIM_BYTES)
-    assert len(trims) == 2
+    assert [heap.look(size, now=1.0) for size in evicted] == [False, True, False, True]
+    assert len(trims) == 3
+
+
+def test_memory_is_given_back_now_and_then_anyway():
+    heap = Heap(lambda: None)
+    heap.look(0, now=5.0)
+
+    assert not heap.look(0, now=4.0 + TRIM_INTERVAL)
+    assert heap.look(0, now=5.0 + TRIM_INTERVAL)
+    assert not heap.look(0, now=6.0 + TRIM_INTERVAL)
 
 
 def test_without_such_an_allocator_nothing_happens():
-    assert not Heap(None).look(2**40)
+    assert not Heap(None).look(2**40, now=2.0**40)
 
 
 @pytest.mark.skipif(
