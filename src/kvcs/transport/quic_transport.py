@@ -38,6 +38,11 @@ _QUIET_LOOKS: Final = 3
 _MANY_STREAMS: Final = 1024
 #: Seconds without progress after which a blocked send queue is reported once.
 _STALL_WARNING: Final = 5.0
+#: Seconds without progress after which a blocked send queue is looked at less often, and how
+#: often then: a look costs microseconds for each stream, every few milliseconds, for every peer
+#: that takes nothing.
+_STALL_TIME: Final = 1.0
+_STALLED_INTERVAL: Final = 0.1
 
 _logger = logging.getLogger("kvcs.transport")
 
@@ -117,6 +122,7 @@ class QuicTransport(Transport):
         self._owes_writable = False
         self._flush_due = False
         self._progress_at = self._loop.time()
+        self._next_look = 0.0
         self._warned = False
         self._closing: tuple[int, str] | None = None
         self._close_sent = False
@@ -249,7 +255,7 @@ class QuicTransport(Transport):
 
     def move(self) -> int:
         """Move what is queued into the library; return the bytes that left its rings."""
-        if self._over:
+        if self._over or self._rests():
             return 0
         while self._owed and self._owed[0]():
             self._owed.popleft()
@@ -266,6 +272,16 @@ class QuicTransport(Transport):
         if self._closing is not None and not self._close_sent and self._is_flushed():
             self._send_close()
         return moved
+
+    def _rests(self) -> bool:
+        """Tell whether a peer takes nothing, and it is not yet time to look at it again."""
+        now = self._loop.time()
+        if now < self._progress_at + _STALL_TIME or self._owed or self._closing is not None:
+            return False
+        if now < self._next_look:
+            return True
+        self._next_look = now + _STALLED_INTERVAL
+        return False
 
     def _warn_when_stalled(self) -> None:
         stalled = self._loop.time() - self._progress_at

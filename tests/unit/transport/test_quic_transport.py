@@ -265,6 +265,31 @@ async def test_end_that_the_peer_causes_comes_last_and_once():
     assert not bench.transport.waits
 
 
+@scenario
+async def test_peer_that_takes_nothing_is_looked_at_less_often_until_it_does():
+    bench = Bench()
+    bench.transport.write(2, bytes(1000))
+    await asyncio.sleep(0)
+    looks = []
+    bench.library.used = lambda _: looks.append(1) or 1000
+
+    async def look_for(seconds):
+        looks.clear()
+        for _ in range(round(seconds * 500)):
+            await asyncio.sleep(0.002)
+            bench.look()
+        return len(looks)
+
+    before, stalled = await look_for(0.9), await look_for(5)
+    del bench.library.used
+    bench.library.drain()
+    await look_for(0.2)
+
+    assert before == 450
+    assert stalled < 0.1 * 500 * 5
+    assert bench.transport.queued_bytes == 0
+
+
 def test_peer_that_grants_no_streams_is_reported_once_and_as_that(caplog):
     async def stall():
         bench = Bench()
