@@ -7,10 +7,12 @@ import sys
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.integration.test_cli import first_line, free_port, process
 
 from kvcs.client import Consumer, Publisher
 from kvcs.endpoint.certificate import create_dev_certificate
 from kvcs.endpoint.connect import ConnectConfig, connect
+from kvcs.engines.file import SAMPLE_CACHE
 from kvcs.kv import Component, Descriptor, Dtype, Layout, ScopeKey
 from kvcs.transport.interface import ClientTls, TransportConfig
 
@@ -222,3 +224,34 @@ async def test_relay_killed_in_mid_production_serves_what_it_had_and_no_more(rel
     assert not verdict.complete
     assert verdict.verified == 2 * 2 * BLOCKS
     assert not verdict.rejected
+
+
+def test_command_line_finds_a_publication_again_after_its_relay_was_killed(tmp_path):
+    (tmp_path / "scope.key").write_text("5c" * 32)
+    port = free_port()
+    relay = (
+        *("relay", "run", "--port", port, "--dev-cert", tmp_path / "certificate", "--no-admin"),
+        *("--disk-directory", tmp_path / "cache", "--json"),
+    )
+    with process(*relay) as running:
+        it = first_line(running)
+        member = ("--scope-key-file", tmp_path / "scope.key", "--ca", it["ca"], "--timeout", "30s")
+        publish = ("publish", SAMPLE_CACHE, "--url", it["url"], *member, "--exit-when-delivered")
+        fetch = ("fetch", it["url"], "--like", SAMPLE_CACHE, *member, "--wait", "-o")
+        with (
+            process(*publish) as publisher,
+            process(*fetch, tmp_path / "one.safetensors") as consumer,
+        ):
+            assert consumer.wait(60) == 0, consumer.stderr.read()
+            assert publisher.wait(60) == 0, publisher.stderr.read()
+        # What is written a moment later is on its way now.
+        with process(*fetch, tmp_path / "two.safetensors") as consumer:
+            assert consumer.wait(60) == 0, consumer.stderr.read()
+        running.kill()
+    with process(*relay) as running:
+        first_line(running)
+        with process(*fetch, tmp_path / "three.safetensors") as consumer:
+            assert consumer.wait(60) == 0, consumer.stderr.read()
+    names = ("one", "two", "three")
+    fetched = [(tmp_path / f"{name}.safetensors").read_bytes() for name in names]
+    assert fetched == [SAMPLE_CACHE.read_bytes()] * 3
