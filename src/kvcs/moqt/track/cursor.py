@@ -5,6 +5,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from kvcs.moqt.session.actions import StreamId
+from kvcs.moqt.track.early import EarlyObject
 from kvcs.moqt.track.group import Subgroup
 from kvcs.names import Location
 
@@ -41,6 +42,7 @@ class Cursor:
         asked_through: End of the gap that was reported last.
         incomplete: Something was left out, so that no stream can end with FIN.
         timeouts: Delivery timeouts of the Subgroup, once they were looked up.
+        early: The next Object, while it goes out before it is whole.
     """
 
     subgroup: Subgroup
@@ -56,6 +58,7 @@ class Cursor:
     asked_through: Location | None = None
     incomplete: bool = False
     timeouts: Timeouts | None = None
+    early: EarlyObject | None = None
 
     @property
     def is_datagram(self) -> bool:

@@ -25,6 +25,7 @@ from typing import Final
 from kvcs.errors import LocalProtocolError, MalformedTrack
 from kvcs.moqt.codepoints import ObjectStatus
 from kvcs.moqt.track.absence import Absence
+from kvcs.moqt.track.arriving import Arrivals, Arriving
 from kvcs.moqt.track.group import GroupRecord, Subgroup, insert_sorted, is_duplicate
 from kvcs.moqt.track.index import GroupIndex
 from kvcs.moqt.track.interval import MAX_POSITION, to_location, to_position
@@ -90,6 +91,7 @@ class TrackStore:
 
     Attributes:
         object_bytes: Octets that the held Objects cost.
+        arrivals: Objects on their way here; they are not in the store.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class TrackStore:
         self.properties = properties
         self.authoritative = authoritative
         self.object_bytes = 0
+        self.arrivals = Arrivals(self._arrival_changed)
         self._index = GroupIndex()
         self._absence = Absence(self._index, authoritative=authoritative)
         self._largest_position = -1
@@ -195,6 +198,18 @@ class TrackStore:
             self._largest_position = position
         self._changed(subgroup)
         return True
+
+    def begin(self, arriving: Arriving, *, now: float) -> None:
+        """Let an Object that is new go on while it arrives; `add` takes it when it is whole.
+
+        Raises:
+            MalformedTrack: It contradicts what is known.
+        """
+        obj = arriving.obj
+        record = self._index.records.get(obj.group_id)
+        is_known = self.held(obj.group_id, obj.object_id, now=now) is not None
+        if not is_known and self._admit(record, obj, to_position(obj.location)):
+            self.arrivals.begin(arriving)
 
     def open_subgroup(
         self,
@@ -494,6 +509,10 @@ class TrackStore:
             follower(subgroup)
         for watcher in tuple(self._watchers.values()):
             watcher()
+
+    def _arrival_changed(self, obj: Object) -> None:
+        record = self._index.records.get(obj.group_id)
+        self._changed(None if record is None else record.subgroups.get(obj.subgroup_id))
 
     # Checking.
 

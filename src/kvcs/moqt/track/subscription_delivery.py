@@ -28,12 +28,15 @@ from kvcs.errors import PublishDoneCode, StreamResetCode
 from kvcs.moqt.codepoints import GroupOrder, RangeMarker
 from kvcs.moqt.session.actions import RequestId, StreamId
 from kvcs.moqt.session.session import Session
+from kvcs.moqt.track.arriving import Arriving
 from kvcs.moqt.track.cursor import Cursor
 from kvcs.moqt.track.datagrams import next_datagram
 from kvcs.moqt.track.delivery import DeliveryTerms, OnGap, OnStopped, Rank, transport_priority
+from kvcs.moqt.track.early import EarlyObject
 from kvcs.moqt.track.fetch_delivery import FetchDelivery
 from kvcs.moqt.track.group import Subgroup
 from kvcs.moqt.track.interval import IntervalSet, to_location, to_position
+from kvcs.moqt.track.missing import gap_before, lost_before
 from kvcs.moqt.track.store import TrackStore
 from kvcs.moqt.track.subgroup_streams import SubgroupStreams
 from kvcs.moqt.track.timeouts import NO_TIMEOUTS, DeliveryTimeouts
@@ -223,7 +226,9 @@ class SubscriptionDelivery:
     def _store_changed(self, subgroup: Subgroup | None) -> None:
         if self._waiting:
             self._retry()
-        if subgroup is None or not self.terms.forward or subgroup.largest_id < 0:
+        if subgroup is None or not self.terms.forward:
+            return
+        if subgroup.largest_id < 0 and self._arriving(subgroup) is None:
             return
         cursor = self._cursors.get(subgroup)
         if cursor is None:
@@ -346,7 +351,24 @@ class SubscriptionDelivery:
         return first if self._streams.make_room(session, now=now) else None
 
     def _serve(self, cursor: Cursor, session: Session, now: float) -> int:
-        """Send the next Object of a cursor; take it from the queue if there is none."""
+        """Send the next Object of a cursor, or the next part of one that is on its way."""
+        early = cursor.early or self._begin_early(cursor, session, now)
+        if early is None:
+            return self._serve_held(cursor, session, now)
+        if cursor.stream_id != early.stream_id or early.arriving.is_lost:
+            self._break_off(cursor, early, session, now)
+            return 0
+        size_bytes = early.step(session, now=now)
+        if early.is_sent:
+            cursor.early = None
+            cursor.last_id = cursor.sent_id = early.arriving.obj.object_id
+        elif not size_bytes:
+            self._dequeue(cursor)
+            self._waiting.add(cursor)
+        return size_bytes
+
+    def _serve_held(self, cursor: Cursor, session: Session, now: float) -> int:
+        """Send the next Object that is whole; take the cursor from the queue if there is none."""
         adjacent = self._adjacent(cursor, now)
         if adjacent is not None:
             cursor.last_id = adjacent.object_id
@@ -376,6 +398,36 @@ class SubscriptionDelivery:
         cursor.is_stray = is_late
         cursor.incomplete |= is_late
         return self._send(cursor, obj, session, now)
+
+    def _arriving(self, subgroup: Subgroup) -> Arriving | None:
+        arrivals = self._store.arrivals
+        return arrivals.of(subgroup.group_id, subgroup.subgroup_id) if len(arrivals) else None
+
+    def _begin_early(self, cursor: Cursor, session: Session, now: float) -> EarlyObject | None:
+        """Begin with the next Object while it arrives, if nothing is to be decided first."""
+        arriving = self._arriving(cursor.subgroup)
+        if arriving is None or arriving.obj.object_id != cursor.last_id + 1:
+            return None
+        if cursor.is_stray or cursor.has_late:
+            return None
+        if self._timeouts.of(cursor, now=now) is not NO_TIMEOUTS:
+            return None
+        obj = arriving.obj
+        is_wanted = self._is_inside(obj.group_id, obj.object_id) and self.terms.admits(obj)
+        has_room = cursor.stream_id is None or cursor.with_properties or not obj.properties.raw
+        if not (is_wanted and has_room):
+            return None
+        stream_id = cursor.stream_id
+        if stream_id is None:
+            stream_id = self._open_stream(cursor, obj, session, now)
+        cursor.early = EarlyObject(arriving, session, stream_id, now=now)
+        return cursor.early
+
+    def _break_off(self, cursor: Cursor, early: EarlyObject, session: Session, now: float) -> None:
+        """Leave an Object that is not whole and will not be, or whose stream was taken away."""
+        cursor.early = None
+        if cursor.stream_id == early.stream_id:
+            self._streams.reset(cursor, session, code=StreamResetCode.INTERNAL_ERROR, now=now)
 
     def _serve_datagram(self, cursor: Cursor, session: Session, now: float) -> int:
         """Send the next Object of a cursor in a datagram, or leave the queue."""
@@ -429,8 +481,8 @@ class SubscriptionDelivery:
 
     def _misses(self, cursor: Cursor, object_id: int | None, now: float) -> bool:
         """Deal with a gap before `object_id`; tell whether the cursor cannot go on."""
-        lost = self._lost(cursor, object_id, now)
-        gap = lost or self._gap(cursor, object_id, now)
+        lost = lost_before(self._store, cursor, object_id, self._range(), now=now)
+        gap = lost or gap_before(self._store, cursor, object_id, now=now)
         if gap is None:
             return False
         start, through = gap
@@ -448,37 +500,6 @@ class SubscriptionDelivery:
             return True
         cursor.incomplete |= self._on_gap is not None or cursor.sent_id >= 0
         return False
-
-    def _lost(
-        self, cursor: Cursor, object_id: int | None, now: float
-    ) -> tuple[Location, Location] | None:
-        """Return what is owed before or at `object_id` and was dropped or has expired."""
-        subgroup = cursor.subgroup
-        group_id = subgroup.group_id
-        if object_id is not None and self._store.held(group_id, object_id, now=now) is None:
-            location = Location(group_id, object_id)
-            return (location, location) if location in self._range() else None
-        lost = subgroup.has_lost_after(max(cursor.last_id, self._floor(group_id)))
-        if lost is None or (object_id is not None and object_id < lost):
-            return None
-        run = subgroup.evicted.find(lost)
-        location = Location(group_id, lost)
-        if run is None or location not in self._range():
-            return None
-        through = Location(group_id, run[1])
-        end = self.terms.location_range.end
-        return location, through if end is None else min(through, end)
-
-    def _floor(self, group_id: int) -> int:
-        return self._start.object_id - 1 if group_id == self._start.group_id else -1
-
-    def _gap(
-        self, cursor: Cursor, object_id: int | None, now: float
-    ) -> tuple[Location, Location] | None:
-        """Return what may belong between the last Object and `object_id`."""
-        if object_id is None or cursor.backlog:
-            return None
-        return self._store.gap(cursor.subgroup, cursor.last_id, object_id, now=now)
 
     def _continues(self, cursor: Cursor, obj: Object, now: float) -> bool:
         """Tell whether the open stream may carry `obj` next (Section 7.5)."""

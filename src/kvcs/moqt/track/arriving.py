@@ -1,0 +1,119 @@
+"""Objects on their way: what is here of them goes on before the rest has come.
+
+Theory of operation. Whoever receives a Track in parts notes each Object that has begun here
+(`Arrivals.begin`), adds its parts, and says when it is whole or lost. A delivery that stands right
+before such an Object sends its header and then each part when it comes (`EarlyObject`), so that a
+hop costs an Object of any size no more time than one part of it. The store knows nothing of an
+Object before it is whole: what ends early was never there, and the streams that carry it are reset.
+
+Source: MOQT draft 22, Sections 7.4 and 11.3.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Final
+
+from kvcs.moqt.wire.object import Object
+
+__all__ = ("PART_BYTES", "Arrivals", "Arriving")
+
+#: Most octets that are handed to a session at a time.
+PART_BYTES: Final = 256 * 1024
+
+
+class Arriving:
+    """One Object whose payload has begun.
+
+    Attributes:
+        obj: The Object, with an empty payload.
+        payload_length: Octets of its payload.
+        size: Octets that are here.
+        is_lost: The rest does not come.
+    """
+
+    __slots__ = ("_parts", "_payload", "_starts", "is_lost", "obj", "payload_length", "size")
+
+    def __init__(self, obj: Object, payload_length: int) -> None:
+        self.obj = obj
+        self.payload_length = payload_length
+        self.size = 0
+        self.is_lost = False
+        self._parts: list[bytes] = []
+        self._starts: list[int] = []
+        self._payload: bytes | None = None
+
+    def __repr__(self) -> str:
+        return f"<Arriving {self.obj.location}, {self.size} of {self.payload_length} octets>"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the whole payload is here."""
+        return self.size == self.payload_length
+
+    def add(self, part: memoryview) -> None:
+        """Add the next octets, copied once for all who send them."""
+        parts = [bytes(part[at : at + PART_BYTES]) for at in range(0, len(part), PART_BYTES)]
+        self._starts += accumulate(map(len, parts[:-1]), initial=self.size)
+        self._parts += parts
+        self.size += len(part)
+
+    def read(self, offset: int) -> bytes:
+        """Return the next octets at `offset`, where a part ended; none when none are here."""
+        if self._payload is not None:
+            return self._payload[offset : offset + PART_BYTES]
+        index = bisect_right(self._starts, offset) - 1
+        return self._parts[index] if offset < self.size else b""
+
+    def whole(self) -> Object:
+        """Return the Object; its parts are not needed any more."""
+        payload = self._payload = b"".join(self._parts)
+        self._parts.clear()
+        self._starts.clear()
+        return self.obj._replace(payload=payload)
+
+
+class Arrivals:
+    """The Objects of one Track that have begun, at most one for each Subgroup."""
+
+    __slots__ = ("_by_subgroup", "_on_change")
+
+    def __init__(self, on_change: Callable[[Object], None]) -> None:
+        """Have none.
+
+        Args:
+            on_change: Called with an Object, without its payload, of which more is here, or that
+                is lost.
+        """
+        self._by_subgroup: dict[tuple[int, int | None], Arriving] = {}
+        self._on_change = on_change
+
+    def __len__(self) -> int:
+        return len(self._by_subgroup)
+
+    def __repr__(self) -> str:
+        return f"<Arrivals {len(self)}>"
+
+    def of(self, group_id: int, subgroup_id: int | None) -> Arriving | None:
+        """Return the Object of a Subgroup that has begun."""
+        return self._by_subgroup.get((group_id, subgroup_id))
+
+    def begin(self, arriving: Arriving) -> None:
+        """Note an Object that nobody had before; a second one of its Subgroup is not noted."""
+        self._by_subgroup.setdefault(_key(arriving), arriving)
+
+    def grew(self, arriving: Arriving) -> None:
+        """Tell that more of an Object is here."""
+        if self._by_subgroup.get(_key(arriving)) is arriving:
+            self._on_change(arriving.obj)
+
+    def end(self, arriving: Arriving, *, lost: bool) -> None:
+        """Forget an Object that is whole and in the store, or lost."""
+        arriving.is_lost = lost
+        if self._by_subgroup.get(_key(arriving)) is arriving:
+            del self._by_subgroup[_key(arriving)]
+            self._on_change(arriving.obj)
+
+
+def _key(arriving: Arriving) -> tuple[int, int | None]:
+    return arriving.obj.group_id, arriving.obj.subgroup_id

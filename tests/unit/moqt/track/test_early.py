@@ -1,0 +1,219 @@
+"""Objects that go on while they arrive."""
+
+import pytest
+
+from kvcs.errors import MalformedTrack, PublishDoneCode
+from kvcs.moqt.codepoints import ParameterType
+from kvcs.moqt.session.events import PublishDoneReceived
+from kvcs.moqt.track.arriving import Arriving
+from kvcs.moqt.wire.filters import LocationFilter, Range, RangeFilter
+from kvcs.moqt.wire.object import Object
+from kvcs.moqt.wire.properties import Properties
+from kvcs.names import Location
+
+PAYLOAD = b"0123456789"
+
+
+def begin(site, object_id=0, group_id=0, length=10, **fields):
+    """Let an Object begin to arrive."""
+    site.store.open_subgroup(group_id, 0, first_object_id=0, has_properties="properties" in fields)
+    obj = Object(
+        group_id=group_id,
+        object_id=object_id,
+        subgroup_id=0,
+        publisher_priority=group_id,
+        **fields,
+    )
+    arriving = Arriving(obj, length)
+    site.store.begin(arriving, now=site.now)
+    return arriving
+
+
+def grow(site, arriving, octets):
+    arriving.add(memoryview(octets))
+    site.store.arrivals.grew(arriving)
+    site.settle()
+
+
+def finish(site, arriving):
+    site.store.add(arriving.whole(), now=site.now)
+    site.store.arrivals.end(arriving, lost=False)
+    site.settle()
+
+
+def under_way(site):
+    """Return the octets of unfinished Objects at the subscriber."""
+    return site.subscriber._context.partial_bytes
+
+
+@pytest.fixture
+def site(new_site):
+    site = new_site(authoritative=False)
+    site.subscribe()
+    return site
+
+
+def test_an_object_goes_on_while_it_arrives(site):
+    arriving = begin(site)
+    grow(site, arriving, PAYLOAD[:4])
+    early = under_way(site)
+    grow(site, arriving, PAYLOAD[4:9])
+
+    assert (early, under_way(site), site.received()) == (4, 9, [""])
+    grow(site, arriving, PAYLOAD[9:])
+    finish(site, arriving)
+
+    assert site.received() == ["0/0"]
+    assert under_way(site) == 0
+
+
+def test_the_stream_goes_on_behind_an_object_that_went_out_early(site):
+    site.add(0, 0)
+    arriving = begin(site, 1)
+    grow(site, arriving, PAYLOAD)
+    finish(site, arriving)
+    site.add(0, 2)
+    site.end_group(0, 3)
+    site.settle()
+
+    assert site.received() == ["0/0 0/1 0/2 0/3! FIN"]
+
+
+def test_a_subscriber_that_is_behind_gets_it_whole_from_the_store(site):
+    arriving = begin(site)
+    arriving.add(memoryview(PAYLOAD))
+    finish(site, arriving)
+
+    assert site.received() == ["0/0"]
+
+
+def test_a_subscriber_that_is_slow_gets_the_rest_after_it_is_whole(site):
+    arriving = begin(site)
+    grow(site, arriving, PAYLOAD[:4])
+    arriving.add(memoryview(PAYLOAD[4:]))
+    site.store.add(arriving.whole(), now=site.now)
+    site.store.arrivals.end(arriving, lost=False)
+    site.settle(room=0)
+
+    assert under_way(site) == 4
+    site.settle()
+    assert site.received() == ["0/0"]
+
+
+def test_streams_that_carry_a_lost_object_are_reset_and_it_is_not_kept(site):
+    site.add(0, 0)
+    arriving = begin(site, 1)
+    grow(site, arriving, PAYLOAD[:4])
+
+    site.store.arrivals.end(arriving, lost=True)
+    site.settle()
+
+    assert site.received() == ["0/0 RESET 0"]
+    assert site.store.held(0, 1, now=site.now) is None
+    assert under_way(site) == 0
+
+
+def test_a_lost_object_that_comes_again_is_sent_whole(site):
+    arriving = begin(site)
+    grow(site, arriving, PAYLOAD[:4])
+    site.store.arrivals.end(arriving, lost=True)
+    site.settle()
+
+    site.add(0, 0, 1)
+    site.settle()
+
+    assert site.received() == ["RESET 0", "0/0 0/1"]
+
+
+def test_the_end_of_a_subscription_waits_for_an_object_on_its_way(site):
+    arriving = begin(site)
+    grow(site, arriving, PAYLOAD[:4])
+    (delivery,) = site.deliveries.values()
+    delivery.end(PublishDoneCode.TRACK_ENDED)
+    site.settle()
+    before = site.told(PublishDoneReceived)
+
+    arriving.add(memoryview(PAYLOAD[4:]))
+    finish(site, arriving)
+
+    assert before == []
+    assert site.received()[0].startswith("0/0")
+    assert len(site.told(PublishDoneReceived)) == 1
+
+
+def test_an_object_that_does_not_follow_waits_until_it_is_whole(site):
+    site.add(0, 0)
+    site.settle()
+    arriving = begin(site, 2)
+    grow(site, arriving, PAYLOAD[:4])
+
+    assert under_way(site) == 0
+    grow(site, arriving, PAYLOAD[4:])
+    finish(site, arriving)
+    assert "0/2" in " ".join(site.received())
+
+
+def test_an_object_that_the_subscriber_does_not_want_does_not_go_out(new_site):
+    site = new_site(authoritative=False)
+    filters = (RangeFilter(kind=ParameterType.OBJECTID_FILTER, ranges=(Range(5, 9),)),)
+    site.subscribe(range_filters=filters)
+    outside = new_site(authoritative=False)
+    outside.subscribe(location_filter=LocationFilter.absolute_start(3, 0))
+
+    for place in (site, outside):
+        arriving = begin(place)
+        grow(place, arriving, PAYLOAD[:4])
+        assert under_way(place) == 0
+        assert place.received() == []
+
+
+def test_an_object_with_delivery_timeouts_goes_out_whole(new_site):
+    site = new_site(authoritative=False, properties=Properties.of((0x02, 5000)))
+    site.subscribe()
+    arriving = begin(site)
+    grow(site, arriving, PAYLOAD[:4])
+
+    assert under_way(site) == 0
+
+
+def test_an_object_with_properties_needs_a_stream_that_has_room_for_them(site):
+    site.add(0, 0)
+    site.settle()
+    arriving = begin(site, 1, properties=Properties.of((0x3800, 7)))
+    grow(site, arriving, PAYLOAD)
+
+    assert under_way(site) == 0
+    finish(site, arriving)
+    assert site.received() == ["0/0", "0/1"]
+
+
+def test_a_stream_that_the_subscriber_refuses_inside_an_object_ends_it(site):
+    arriving = begin(site)
+    grow(site, arriving, PAYLOAD[:4])
+    (stream_id,) = site.streams
+    site.subscriber.stop_stream(stream_id, 1, now=site.now)
+    site.settle()
+
+    grow(site, arriving, PAYLOAD[4:])
+    finish(site, arriving)
+
+    assert under_way(site) == 0
+    assert not any("0/0" in text for text in site.received())
+
+
+def test_what_is_held_already_does_not_arrive_again(site):
+    site.add(0, 0)
+    site.settle()
+    arriving = begin(site)
+
+    assert len(site.store.arrivals) == 0
+    site.store.arrivals.end(arriving, lost=True)
+    assert site.received() == ["0/0"]
+
+
+def test_an_object_that_contradicts_the_track_does_not_begin(site):
+    site.end_group(0, 2)
+
+    with pytest.raises(MalformedTrack, match="beyond the end"):
+        begin(site, 5)
+    assert site.store.largest == Location(0, 2)
