@@ -66,6 +66,8 @@ class RelayLimits:
             it still owes has then timed out.
         live_wait: Wait for an Object that is under way on the upstream subscription before
             it is fetched; streams overtake each other, and a fetch would carry it twice.
+        cut_through_bytes: Objects of at least so many octets go on to subscribers while they
+            arrive on a subscription; smaller ones when they are whole.
         subscription_linger: Time that an upstream subscription outlives its last
             subscriber, so that a consumer that reconnects finds it running.
         namespace_wait: Wait for the parent's answer to SUBSCRIBE_NAMESPACE before a subscriber
@@ -94,6 +96,7 @@ class RelayLimits:
     max_rendezvous_timeout: float = 60.0
     fill_timeout: float = 30.0
     live_wait: float = 1.0
+    cut_through_bytes: int = 256 * 2**10
     subscription_linger: float = 5.0
     namespace_wait: float = 2.0
     max_upstream_namespaces: int = 512

@@ -28,6 +28,7 @@ from kvcs.moqt.session.events import (
     RequestRejected,
     SubscribeAccepted,
 )
+from kvcs.moqt.track.arriving import Arriving
 from kvcs.moqt.track.delivery import Delivery
 from kvcs.moqt.track.interval import MAX_POSITION, to_location, to_position
 from kvcs.moqt.track.store import Found, TrackStore
@@ -276,6 +277,16 @@ class Supply:
         self.stored.disk.keep(obj, received_at, now=now)
         if self._host.cache.is_crowded_by(self.name):
             raise MalformedTrack("more Groups than the cache can remember")
+
+    @property
+    def cut_through_bytes(self) -> int:
+        """Objects of at least so many octets go on while they arrive."""
+        return self._host.limits.cut_through_bytes
+
+    def begin_object(self, arriving: Arriving, peer: Peer, *, now: float) -> None:
+        """Let an Object go on while it arrives; raises MalformedTrack."""
+        if not self.publishers.is_distrusted(peer):
+            self.store.begin(arriving, now=now)
 
     def stream_ended(self, *, now: float) -> None:
         """Note that a Subgroup stream of a publisher is over."""

@@ -18,11 +18,13 @@ from kvcs.errors import (
     PublishDoneCode,
     StreamResetCode,
 )
-from kvcs.moqt.session.actions import RequestId, StreamId
+from kvcs.moqt.session.actions import RequestId
 from kvcs.moqt.session.events import (
     DatagramReceived,
     Event,
     GoawayReceived,
+    ObjectBegun,
+    ObjectPayload,
     ObjectReceived,
     PublishDoneReceived,
     PublishReceived,
@@ -38,15 +40,14 @@ from kvcs.moqt.session.events import (
     UpdateAccepted,
     UpdateReceived,
 )
-from kvcs.moqt.track.interval import IntervalSet, to_position
-from kvcs.moqt.track.store import MAX_SUBGROUPS, TrackStore
+from kvcs.moqt.track.interval import to_position
 from kvcs.moqt.wire.filters import LocationFilter
-from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.parameters import NO_PARAMETERS, Parameters
 from kvcs.moqt.wire.properties import Properties
-from kvcs.moqt.wire.subgroup import SubgroupHeader
-from kvcs.names import FullTrackName, Location
+from kvcs.names import Location
+from kvcs.relay.object_sink import ObjectSink
 from kvcs.relay.peer import Peer
+from kvcs.relay.upstream_streams import UpstreamStreams
 
 __all__ = (
     "ObjectSink",
@@ -65,39 +66,6 @@ class UpstreamState(Enum):
     PENDING = auto()
     ESTABLISHED = auto()
     DONE = auto()
-
-
-class ObjectSink(Protocol):
-    """The Track that upstream requests work for."""
-
-    name: FullTrackName
-    store: TrackStore
-
-    def receive_object(
-        self,
-        obj: Object,
-        peer: Peer,
-        *,
-        follows: int | None,
-        fetched: bool,
-        began_at: float | None = None,
-        now: float,
-    ) -> None:
-        """Take an Object; raises MalformedTrack.
-
-        Args:
-            obj: The Object.
-            peer: Who sent it.
-            follows: Object ID of the Object right before it on the same Subgroup stream.
-            fetched: It came on a fetch stream.
-            began_at: When its first octet came; None is now.
-            now: Monotonic seconds.
-        """
-        ...
-
-    def malformed(self, peer: Peer, error: MalformedTrack, *, now: float) -> None:
-        """Contain a Track that contradicts itself."""
-        ...
 
 
 class SubscriptionSink(ObjectSink, Protocol):
@@ -201,9 +169,9 @@ class UpstreamSubscription:
         self.was_established = False
         self._sink = sink
         self._status: int = PublishDoneCode.INTERNAL_ERROR
-        self._streams: dict[StreamId, _Stream] = {}
-        self._ended_groups = IntervalSet()
+        self._streams = UpstreamStreams(sink, peer)
         self._has_lost = False
+        peer.session.take_payloads(request_id, sink.cut_through_bytes)
         peer.follow(request_id, self._receive)
 
     @classmethod
@@ -268,6 +236,7 @@ class UpstreamSubscription:
     def cancel(self, code: StreamResetCode, *, now: float) -> None:
         """Unsubscribe; nothing more is heard of it."""
         self.state = UpstreamState.DONE
+        self._streams.clear()
         self.peer.forget(self.request_id)
         session = self.peer.session
         if session.is_active(self.request_id):
@@ -282,18 +251,20 @@ class UpstreamSubscription:
 
     def is_open(self, group_id: int) -> bool:
         """Tell whether a stream of this Group is open."""
-        return any(stream.header.group_id == group_id for stream in self._streams.values())
+        return self._streams.is_open(group_id)
 
     def has_ended(self, group_id: int) -> bool:
         """Tell whether a stream of this Group came and ended."""
-        return group_id in self._ended_groups
+        return self._streams.has_ended(group_id)
 
     def _receive(self, event: Event, now: float) -> None:
         match event:
             case SubgroupOpened():
-                self._streams[event.stream_id] = _Stream(event.header)
-            case ObjectReceived() | DatagramReceived() | StreamFinished() | StreamAborted():
+                self._streams.open(event.stream_id, event.header)
+            case ObjectReceived() | ObjectBegun() | ObjectPayload() | DatagramReceived():
                 self._receive_data(event, now)
+            case StreamFinished() | StreamAborted():
+                self._receive_end(event, now)
             case PublishDoneReceived():
                 self.state = UpstreamState.DONE
                 self._status = event.status_code
@@ -330,20 +301,29 @@ class UpstreamSubscription:
                 pass
 
     def _receive_data(
-        self, event: ObjectReceived | DatagramReceived | StreamFinished | StreamAborted, now: float
+        self, event: ObjectReceived | ObjectBegun | ObjectPayload | DatagramReceived, now: float
     ) -> None:
         try:
             match event:
                 case ObjectReceived():
-                    self._receive_object(event, now)
+                    self._streams.receive_object(event, now=now)
+                case ObjectBegun():
+                    self._streams.begin_object(event, now=now)
+                case ObjectPayload():
+                    self._streams.receive_payload(event.stream_id, event.data, now=now)
                 case DatagramReceived():
                     self._receive_datagram(event, now)
-                case StreamFinished():
-                    self._finish(self._close(event.stream_id), now)
-                case StreamAborted():
-                    self._has_lost = True
-                    self._close(event.stream_id)
-                    self._sink.stream_ended(now=now)
+        except MalformedTrack as error:
+            self._sink.malformed(self.peer, error, now=now)
+
+    def _receive_end(self, event: StreamFinished | StreamAborted, now: float) -> None:
+        try:
+            if isinstance(event, StreamFinished):
+                self._streams.finish(event.stream_id, now=now)
+            else:
+                self._has_lost = True
+                self._streams.abort(event.stream_id)
+            self._sink.stream_ended(now=now)
         except MalformedTrack as error:
             self._sink.malformed(self.peer, error, now=now)
 
@@ -354,40 +334,6 @@ class UpstreamSubscription:
             self._sink.store.finish_subgroup(
                 obj.group_id, None, end_of_group=True, final_object_id=obj.object_id, now=now
             )
-
-    def _close(self, stream_id: StreamId) -> "_Stream | None":
-        stream = self._streams.pop(stream_id, None)
-        if stream is not None and len(self._ended_groups) < MAX_SUBGROUPS:
-            group_id = stream.header.group_id
-            self._ended_groups.add(group_id, group_id)
-        return stream
-
-    def _receive_object(self, event: ObjectReceived, now: float) -> None:
-        stream, obj = self._streams[event.stream_id], event.obj
-        if stream.subgroup_id is None and obj.subgroup_id is not None:
-            stream.subgroup_id = obj.subgroup_id
-            self._sink.store.open_subgroup(
-                obj.group_id,
-                obj.subgroup_id,
-                first_object_id=obj.object_id if stream.header.first_object else None,
-                ends_group=stream.header.end_of_group,
-                has_properties=stream.header.has_properties,
-            )
-        follows, stream.last_object_id = stream.last_object_id, obj.object_id
-        self._sink.receive_object(
-            obj, self.peer, follows=follows, fetched=False, began_at=event.began_at, now=now
-        )
-
-    def _finish(self, stream: "_Stream | None", now: float) -> None:
-        if stream is not None and stream.subgroup_id is not None:
-            self._sink.store.finish_subgroup(
-                stream.header.group_id,
-                stream.subgroup_id,
-                end_of_group=stream.header.end_of_group,
-                final_object_id=stream.last_object_id,
-                now=now,
-            )
-        self._sink.stream_ended(now=now)
 
     def _establish(self, parameters: Parameters, now: float) -> None:
         largest = parameters.largest_object
@@ -416,12 +362,3 @@ class UpstreamSubscription:
         self._streams.clear()
         self.peer.forget(self.request_id)
         self._sink.subscription_ended(self, self._status, is_whole=is_whole, now=now)
-
-
-@dataclass(slots=True, eq=False)
-class _Stream:
-    """A Subgroup stream of the publisher that has not ended."""
-
-    header: SubgroupHeader
-    subgroup_id: int | None = None
-    last_object_id: int | None = None

@@ -31,8 +31,8 @@ from kvcs.moqt.track.object_ids import ObjectIds
 from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.parameters import Parameters
 from kvcs.moqt.wire.properties import Properties
+from kvcs.relay.object_sink import ObjectSink
 from kvcs.relay.peer import Peer
-from kvcs.relay.upstream import ObjectSink
 from kvcs.varint import MAX_VI64
 
 __all__ = ("FetchSink", "UpstreamFetch", "range_filter")

@@ -11,7 +11,6 @@ Source: MOQT draft 22, Sections 7.4 and 11.3.
 
 from bisect import bisect_right
 from collections.abc import Callable
-from itertools import accumulate
 from typing import Final
 
 from kvcs.moqt.wire.object import Object
@@ -53,9 +52,9 @@ class Arriving:
 
     def add(self, part: memoryview) -> None:
         """Add the next octets, copied once for all who send them."""
-        parts = [bytes(part[at : at + PART_BYTES]) for at in range(0, len(part), PART_BYTES)]
-        self._starts += accumulate(map(len, parts[:-1]), initial=self.size)
-        self._parts += parts
+        for at in range(0, len(part), PART_BYTES):
+            self._starts.append(self.size + at)
+            self._parts.append(bytes(part[at : at + PART_BYTES]))
         self.size += len(part)
 
     def read(self, offset: int) -> bytes:
