@@ -4,7 +4,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from kvcs.moqt.track.store import OBJECT_OVERHEAD_BYTES, TrackStore
+from kvcs.moqt.track.costs import OBJECT_OVERHEAD_BYTES
+from kvcs.moqt.track.store import TrackStore
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES
 from kvcs.names import FullTrackName, TrackNamespace

@@ -1,7 +1,8 @@
 import pytest
 
 from kvcs.moqt.codepoints import ObjectStatus, PropertyType
-from kvcs.moqt.track.store import OBJECT_OVERHEAD_BYTES, TrackStore
+from kvcs.moqt.track.costs import OBJECT_OVERHEAD_BYTES
+from kvcs.moqt.track.store import TrackStore
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
 from kvcs.names import FullTrackName, TrackNamespace

@@ -26,6 +26,7 @@ from kvcs.errors import LocalProtocolError, MalformedTrack
 from kvcs.moqt.codepoints import ObjectStatus
 from kvcs.moqt.track.absence import Absence
 from kvcs.moqt.track.arriving import Arrivals, Arriving
+from kvcs.moqt.track.costs import GROUP_BYTES, NOTE_BYTES, SUBGROUP_BYTES, object_bytes
 from kvcs.moqt.track.group import GroupRecord, Subgroup, insert_sorted, is_duplicate
 from kvcs.moqt.track.index import GroupIndex
 from kvcs.moqt.track.interval import MAX_POSITION, to_location, to_position
@@ -35,11 +36,7 @@ from kvcs.moqt.wire.properties import Properties
 from kvcs.names import FullTrackName, Location
 
 __all__ = (
-    "GROUP_BYTES",
     "MAX_SUBGROUPS",
-    "NOTE_BYTES",
-    "OBJECT_OVERHEAD_BYTES",
-    "SUBGROUP_BYTES",
     "Absent",
     "Found",
     "TrackStore",
@@ -50,17 +47,6 @@ __all__ = (
 # Objects, so that dropping those does not make room for more of them.
 # A manifest of the longest prompt has some 50,000 versions, a Group each.
 MAX_SUBGROUPS: Final = 2**16
-
-# What an Object costs in memory beside payload and properties: the value, its places in the
-# index and the allocator's rounding, measured with small Objects and rounded up.
-OBJECT_OVERHEAD_BYTES: Final = 352
-
-# What the records cost that outlive the Objects, measured and rounded up likewise: a Group; a
-# Subgroup in it; and what is noted one by one: a run of evicted or absent Locations, an Object
-# that came late or after a gap.
-GROUP_BYTES: Final = 512
-SUBGROUP_BYTES: Final = 640
-NOTE_BYTES: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +176,7 @@ class TrackStore:
         if record is None:
             record = self._index.record(obj.group_id)
         self._index.insert(record, obj, now)
-        self.object_bytes += _size_bytes(obj)
+        self.object_bytes += object_bytes(obj)
         self._normal_objects += obj.status is ObjectStatus.NORMAL
         self._absence.learn(record, obj, position)
         subgroup = self._append(record, obj, follows)
@@ -310,7 +296,7 @@ class TrackStore:
         record = self._index.records.get(group_id)
         if record is None or not record.ids:
             return 0
-        freed = sum(_size_bytes(obj) for obj, _ in record.entries.values())
+        freed = sum(object_bytes(obj) for obj, _ in record.entries.values())
         self._normal_objects -= sum(
             obj.status is ObjectStatus.NORMAL for obj, _ in record.entries.values()
         )
@@ -595,10 +581,6 @@ class TrackStore:
                 case Found():
                     place = Location(place.group_id, place.object_id + 1)
         return None
-
-
-def _size_bytes(obj: Object) -> int:
-    return len(obj.payload) + len(obj.properties.raw) + OBJECT_OVERHEAD_BYTES
 
 
 def _evicted_runs(record: GroupRecord) -> int:

@@ -4,7 +4,8 @@ from kvcs.errors import LocalProtocolError, MalformedTrack
 from kvcs.moqt.codepoints import ObjectStatus, PropertyType
 from kvcs.moqt.track import absence as absence_module
 from kvcs.moqt.track import store as store_module
-from kvcs.moqt.track.store import OBJECT_OVERHEAD_BYTES, Absent, Found, TrackStore, Unknown
+from kvcs.moqt.track.costs import OBJECT_OVERHEAD_BYTES
+from kvcs.moqt.track.store import Absent, Found, TrackStore, Unknown
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
 from kvcs.names import FullTrackName, Location, TrackNamespace
