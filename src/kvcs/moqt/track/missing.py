@@ -1,4 +1,4 @@
-"""What lies between what a subscription has sent of a Subgroup and what it could send next.
+"""What a subscription owes, and what is missing of it before the next Object.
 
 Source: MOQT draft 22, Sections 3.1 and 7.5.
 """
@@ -8,7 +8,7 @@ from kvcs.moqt.track.store import TrackStore
 from kvcs.moqt.wire.filters import LocationRange
 from kvcs.names import Location
 
-__all__ = ("gap_before", "lost_before")
+__all__ = ("gap_before", "is_inside", "lost_before")
 
 
 def lost_before(
@@ -47,3 +47,14 @@ def gap_before(
     if object_id is None or cursor.backlog:
         return None
     return store.gap(cursor.subgroup, cursor.last_id, object_id, now=now)
+
+
+def is_inside(group_id: int, object_id: int, start: Location, end: Location | None) -> bool:
+    """Tell whether a place is in a range, inclusive, without making a Location of it."""
+    if group_id <= start.group_id and (group_id < start.group_id or object_id < start.object_id):
+        return False
+    return (
+        end is None
+        or group_id < end.group_id
+        or (group_id == end.group_id and object_id <= end.object_id)
+    )

@@ -36,7 +36,7 @@ from kvcs.moqt.track.early import EarlyObject
 from kvcs.moqt.track.fetch_delivery import FetchDelivery
 from kvcs.moqt.track.group import Subgroup
 from kvcs.moqt.track.interval import IntervalSet, to_location, to_position
-from kvcs.moqt.track.missing import gap_before, lost_before
+from kvcs.moqt.track.missing import gap_before, is_inside, lost_before
 from kvcs.moqt.track.store import TrackStore
 from kvcs.moqt.track.subgroup_streams import SubgroupStreams
 from kvcs.moqt.track.timeouts import NO_TIMEOUTS, DeliveryTimeouts
@@ -467,17 +467,7 @@ class SubscriptionDelivery:
         return obj
 
     def _is_inside(self, group_id: int, object_id: int) -> bool:
-        """Tell whether a place is in `_range`, without making Locations."""
-        start, end = self._start, self.terms.location_range.end
-        if group_id <= start.group_id and (
-            group_id < start.group_id or object_id < start.object_id
-        ):
-            return False
-        return (
-            end is None
-            or group_id < end.group_id
-            or (group_id == end.group_id and object_id <= end.object_id)
-        )
+        return is_inside(group_id, object_id, self._start, self.terms.location_range.end)
 
     def _misses(self, cursor: Cursor, object_id: int | None, now: float) -> bool:
         """Deal with a gap before `object_id`; tell whether the cursor cannot go on."""
