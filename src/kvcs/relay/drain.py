@@ -2,7 +2,8 @@
 
 Theory of operation. Once it has begun, every session that was accepted, and every one that is
 accepted later, gets GOAWAY. What is running goes on; new requests are refused with GOING_AWAY,
-which the session does by itself. A session on which nothing is left to do is closed cleanly.
+which the session does by itself. A session on which nothing is left to do is closed cleanly:
+that it advertises namespaces, or listens for them, is nothing to wait for.
 A little before the time is over the rest is told so: subscriptions end with PUBLISH_DONE
 GOING_AWAY, fetches are reset with GOING_AWAY. Who is still there at the deadline is closed
 with GOAWAY_TIMEOUT, which the session does by itself too. Sessions to parents stay until the
@@ -16,6 +17,7 @@ from typing import Final, Protocol
 
 from kvcs.errors import TerminationCode
 from kvcs.moqt.session.limits import Side
+from kvcs.relay.auth import AccessAction
 from kvcs.relay.peer import Peer
 from kvcs.relay.tracks import Track
 
@@ -27,6 +29,14 @@ _LOOK_INTERVAL: Final = 0.25
 _GRACE: Final = 1.0
 # How long before the deadline what is left is told to end; at most half of the whole time.
 _LAST_CALL: Final = 1.0
+# Requests that go on for as long as their session does.
+_STANDING: Final = frozenset(
+    {
+        AccessAction.PUBLISH_NAMESPACE,
+        AccessAction.SUBSCRIBE_NAMESPACE,
+        AccessAction.SUBSCRIBE_TRACKS,
+    }
+)
 
 
 class _Host(Protocol):
@@ -106,7 +116,7 @@ class Drain:
     def _look(self, now: float) -> None:
         """Close the sessions on which nothing is left to do."""
         for peer, asked_at in tuple(self._asked.items()):
-            if now >= asked_at + _GRACE and peer.session.is_idle:
+            if now >= asked_at + _GRACE and (peer.session.is_idle or not _has_work(peer)):
                 peer.session.close(TerminationCode.NO_ERROR, "drained", now=now)
                 peer.wake()
         self._host.schedule(now + _LOOK_INTERVAL, self._look)
@@ -114,3 +124,9 @@ class Drain:
     def _end_all(self, now: float) -> None:
         for track in tuple(self._host.tracks()):
             track.demand.leave(now=now)
+
+
+def _has_work(peer: Peer) -> bool:
+    """Tell whether anything is served to a peer, or received from it."""
+    decided = (peer.granted.get(request_id) for request_id in peer.followed())
+    return any(access is None or access.action not in _STANDING for access in decided)

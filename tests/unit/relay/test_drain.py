@@ -146,3 +146,17 @@ def test_publisher_that_moved_to_a_new_session_is_used_and_the_old_one_left_alon
     assert consumer.one(request_id, ev.PublishDoneReceived).status_code == (
         PublishDoneCode.TRACK_ENDED
     )
+
+
+def test_nobody_waits_for_those_who_only_advertise_and_listen(world):
+    publisher, listener, reader = world.publisher(), world.client(), world.client()
+    listener.send(listener.session.subscribe_namespace, TrackNamespace())
+    publisher.store()
+    reader.subscribe()
+    drain(world)
+
+    world.pass_time(2.0)
+
+    assert closed_with(listener) == TerminationCode.NO_ERROR
+    # What the reader is served comes from the publisher: both stay.
+    assert [client.session.is_closed for client in (publisher, reader)] == [False, False]
