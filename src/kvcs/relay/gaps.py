@@ -231,7 +231,13 @@ class Gaps:
         self._settle(gap, now)
 
     def stopped(self, owner: Delivery, position: int, *, asker: Peer, now: float) -> None:
-        """Note where inside a gap that it has reported a delivery stands."""
+        """Note where inside a gap that it has reported a delivery stands.
+
+        Only the disk needs to know: what publishers give comes by itself, and to ask them again
+        each time would push out of the cache what is just about to be sent.
+        """
+        if position not in self._disk.held:
+            return
         for gap in self._gaps:
             if gap.owner is owner and gap.start <= position <= gap.through:
                 gap.stop = position
@@ -240,8 +246,7 @@ class Gaps:
                     gap.start = position
                 self._settle(gap, now)
                 return
-        if self._disk.held:
-            self.wait(owner, position, position | MAX_VI64, asker=asker, now=now)
+        self.wait(owner, position, position | MAX_VI64, asker=asker, now=now)
 
     def is_awaited(self, start: int, through: int, *, now: float) -> bool:
         """Tell whether a delivery is stopped at one of these positions."""
