@@ -6,6 +6,16 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
+def own_logging():
+    """Take back how a command that ran in this process has set up the log."""
+    logger = logging.getLogger("kvcs")
+    handlers, level, propagate = logger.handlers, logger.level, logger.propagate
+    yield
+    logger.handlers, logger.propagate = handlers, propagate
+    logger.setLevel(level)
+
+
+@pytest.fixture(autouse=True)
 def no_crash(caplog):
     with caplog.at_level(logging.INFO, logger="kvcs"):
         yield

@@ -52,6 +52,8 @@ def test_memory_is_about_what_is_accounted(publisher, is_known, size):
     def trickle():
         for _ in range(pieces):
             session.receive_stream(402, bytes(size), False, now=now)
+            for event in session.take_events():
+                publisher.world.core.receive(publisher.peer, event, now=now)
 
     assert grown(trickle) <= 2 * pieces * size + 4096
     assert not session.is_closed

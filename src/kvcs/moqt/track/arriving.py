@@ -19,6 +19,8 @@ __all__ = ("PART_BYTES", "Arrivals", "Arriving")
 
 #: Most octets that are handed to a session at a time.
 PART_BYTES: Final = 256 * 1024
+# Smaller parts are put together: each costs some hundred octets of its own.
+_SMALL_BYTES: Final = 16 * 1024
 
 
 class Arriving:
@@ -31,7 +33,16 @@ class Arriving:
         is_lost: The rest does not come.
     """
 
-    __slots__ = ("_parts", "_payload", "_starts", "is_lost", "obj", "payload_length", "size")
+    __slots__ = (
+        "_parts",
+        "_payload",
+        "_starts",
+        "_tail",
+        "is_lost",
+        "obj",
+        "payload_length",
+        "size",
+    )
 
     def __init__(self, obj: Object, payload_length: int) -> None:
         self.obj = obj
@@ -40,6 +51,7 @@ class Arriving:
         self.is_lost = False
         self._parts: list[bytes] = []
         self._starts: list[int] = []
+        self._tail = bytearray()
         self._payload: bytes | None = None
 
     def __repr__(self) -> str:
@@ -52,24 +64,42 @@ class Arriving:
 
     def add(self, part: memoryview) -> None:
         """Add the next octets, copied once for all who send them."""
+        if len(part) < _SMALL_BYTES:
+            self._tail += part
+            self.size += len(part)
+            if len(self._tail) >= _SMALL_BYTES:
+                self._keep_tail()
+            return
+        self._keep_tail()
         for at in range(0, len(part), PART_BYTES):
             self._starts.append(self.size + at)
             self._parts.append(bytes(part[at : at + PART_BYTES]))
         self.size += len(part)
 
     def read(self, offset: int) -> bytes:
-        """Return the next octets at `offset`, where a part ended; none when none are here."""
+        """Return octets from `offset` on, as many as are at hand; none when none are here."""
         if self._payload is not None:
             return self._payload[offset : offset + PART_BYTES]
+        tail_start = self.size - len(self._tail)
+        if offset >= tail_start:
+            return bytes(self._tail[offset - tail_start :])
         index = bisect_right(self._starts, offset) - 1
-        return self._parts[index] if offset < self.size else b""
+        start, part = self._starts[index], self._parts[index]
+        return part[offset - start :] if offset > start else part
 
     def whole(self) -> Object:
         """Return the Object; its parts are not needed any more."""
-        payload = self._payload = b"".join(self._parts)
+        payload = self._payload = b"".join((*self._parts, self._tail))
         self._parts.clear()
         self._starts.clear()
+        self._tail.clear()
         return self.obj._replace(payload=payload)
+
+    def _keep_tail(self) -> None:
+        if self._tail:
+            self._starts.append(self.size - len(self._tail))
+            self._parts.append(bytes(self._tail))
+            self._tail.clear()
 
 
 class Arrivals:

@@ -1,4 +1,8 @@
+import random
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kvcs.moqt.track.arriving import PART_BYTES, Arrivals, Arriving
 from kvcs.moqt.wire.object import Object
@@ -48,6 +52,25 @@ def test_a_large_part_is_read_in_pieces():
         PART_BYTES,
         1,
     ]
+
+
+@given(st.lists(st.sampled_from([0, 1, 3, 5000, 16 * 1024, 300_000]), max_size=12), st.data())
+@settings(max_examples=60, deadline=None)
+def test_any_cut_reads_as_the_same_octets(sizes, data):
+    payload = random.Random(1).randbytes(sum(sizes))
+    obj = arriving(length=len(payload))
+    offset, octets, end = 0, b"", 0
+    for size in sizes:
+        obj.add(memoryview(payload)[end : end + size])
+        end += size
+        for _ in range(data.draw(st.integers(0, 3))):
+            part = obj.read(offset)
+            offset, octets = offset + len(part), octets + part
+    while part := obj.read(offset):
+        offset, octets = offset + len(part), octets + part
+
+    assert octets == payload
+    assert obj.whole().payload == payload
 
 
 def test_one_object_of_a_subgroup_is_on_its_way_at_a_time():
