@@ -1,4 +1,4 @@
-"""``relay``: one publication through a relay to 1, 2 and 4 consumers, beside a byte forwarder.
+"""``relay``: one publication through a relay to 1, 2, 4 and 8 consumers, beside a byte forwarder.
 
 The relay has nothing of the publication when the consumers ask for it, all at the same time.
 Octets are counted, not verified, at both kinds of receivers, so that what is compared is the
@@ -15,7 +15,7 @@ from benchmarks.setup import certificate, free_port
 
 LAYERS = 32
 OBJECT_BYTES = 128 * 1024
-CONSUMERS = (1, 2, 4)
+CONSUMERS = (1, 2, 4, 8)
 #: Octets a second that the forwarder moves at least, in and out, to find sizes.
 MOVED_PER_SECOND = 80e6
 
@@ -99,7 +99,9 @@ async def _fan_out(site: Site, count: int, size: int) -> list[Result]:
     )
     return [
         Result.of(f"relay/egress/{count}", "MB/s to all", "egress_mb_s", served, forwarded),
-        Result.of(f"relay/cpu/{count}", "CPU s/GB moved", "cpu_s_per_gb", served, forwarded),
+        Result.of(
+            f"relay/cpu_s_per_gb/{count}", "CPU s/GB moved", "cpu_s_per_gb", served, forwarded
+        ),
         Result(
             name=f"relay/backbone/{count}",
             value=median(served, "backbone"),

@@ -31,8 +31,8 @@ PIPELINE = (
 )
 RELAY = tuple(
     f"relay/{figure}/{count}"
-    for count in (1, 2, 4)
-    for figure in ("egress", "cpu", "backbone", "memory")
+    for count in (1, 2, 4, 8)
+    for figure in ("egress", "cpu_s_per_gb", "backbone", "memory")
 )
 DISK = ("disk/serve", "disk/serve/cpu", "disk/write", "disk/read")
 STALLED = ("relay/beside_stalled", "relay/rss_over_budget_mib", "relay/rss_growth_mib")
@@ -87,7 +87,7 @@ def test_relay_prints_its_results():
 
     check(rows, RELAY)
     backbone = [row["ratio"] for row in rows if "backbone" in row["name"]]
-    assert backbone == pytest.approx([1.0] * 3, abs=0.05)
+    assert backbone == pytest.approx([1.0] * 4, abs=0.05)
 
 
 @pytest.mark.soak
