@@ -490,6 +490,18 @@ def test_publisher_leaves_after_its_linger(relay, member, tmp_path):
         _, err = publisher.communicate(timeout=60)
 
     assert publisher.returncode == 0, err
+    assert "nobody has taken all of it" in err
+
+
+def test_relay_that_refuses_everything_says_so(place):
+    config = place / "deny.toml"
+    config.write_text('[authorization]\npolicy = "deny"\n')
+    arguments = ("relay", "run", "--config", config, "--port", 0, "--no-admin")
+    with process(*arguments, "--dev-cert", place / "certificate") as child:
+        wait_for(child.stderr, "every request is refused")
+        code, _ = end(child)
+
+    assert code == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -475,6 +475,23 @@ def test_unauthorized_track_is_given_up_at_once(world):
     assert verdict.elapsed_s < 1
 
 
+def test_track_that_is_gone_is_not_called_forbidden(world):
+    async def scenario():
+        here = world()
+        async with Shelf(here).open() as shelf:
+            shelf.add_layers()
+            shelf.refusals = {
+                (kind, b"k.raw.s0"): RequestErrorCode.DOES_NOT_EXIST
+                for kind in (SubscribeReceived, FetchReceived)
+            }
+            return await retrieved(shelf)
+
+    verdict = run(scenario())
+
+    assert {gap.reason for gap in verdict.missing} == {MissingReason.UNKNOWN}
+    assert verdict.elapsed_s < 5
+
+
 def test_idle_timeout_starts_recovery(world):
     async def scenario():
         here = world()

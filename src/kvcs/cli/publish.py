@@ -185,11 +185,17 @@ async def _stay(
     if settings.exit_when_delivered:
         if await unless(stopped, _delivered(publication)):
             output.note("delivered")
+            return
     elif settings.linger is not None:
         await unless(stopped, asyncio.sleep(settings.linger))
     else:
         output.note("staying until interrupted")
         await stopped.wait()
+    if not await publication.wait_delivered(0.0):
+        output.note(
+            "nobody has taken all of it: a relay takes what somebody asks for, or everything "
+            "with --push; what it has not taken is gone now"
+        )
 
 
 async def _delivered(publication: Publication) -> None:

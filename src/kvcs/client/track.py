@@ -37,7 +37,7 @@ from kvcs.client.recovery import (
 from kvcs.client.request import FetchState, Request
 from kvcs.client.signal import Signal
 from kvcs.client.source import Source
-from kvcs.errors import KvcsError, PublishDoneCode
+from kvcs.errors import KvcsError, PublishDoneCode, RequestErrorCode
 from kvcs.moqt.codepoints import GroupOrder, RangeMarker
 from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.object import Object
@@ -313,7 +313,8 @@ class TrackRetrieval:
 
     def _refused(self, request: Request, *, subscribing: bool) -> _Step:
         assert request.rejected is not None
-        self.reason = MissingReason.REFUSED
+        is_gone = request.rejected.code == RequestErrorCode.DOES_NOT_EXIST
+        self.reason = MissingReason.UNKNOWN if is_gone else MissingReason.REFUSED
         match judge_refusal(request.rejected.code, subscribing=subscribing):
             case Refusal.FETCH_INSTEAD:
                 self._must_fetch = True

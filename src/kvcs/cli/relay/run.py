@@ -60,6 +60,8 @@ async def _serve(output: Output, settings: Settings) -> None:
         _administer(running, settings) as admin,
     ):
         _show_start(output, running.address, ca, admin)
+        if settings.authorization.policy == "deny":
+            output.note('authorization.policy is "deny": every request is refused')
         await stopped.wait()
         await running.drain(settings.drain_timeout)
         statistics = running.statistics()
