@@ -90,7 +90,9 @@ class UpstreamStreams:
         is_lost = True
         try:
             self._store(stream, arriving.whole(), stream.began_at, now)
-            is_lost = False
+            obj = arriving.obj
+            # It is not taken where it is known by now that it does not exist.
+            is_lost = self._sink.store.received_at(obj.group_id, obj.object_id) is None
         finally:
             self._sink.store.arrivals.end(arriving, lost=is_lost)
 

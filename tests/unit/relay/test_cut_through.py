@@ -12,6 +12,7 @@ from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.parameters import Parameters
 from kvcs.moqt.wire.subgroup import SubgroupHeader
+from kvcs.names import Location
 
 NEXT = Parameters(location_filter=LocationFilter.next_object())
 LIMIT = 1000
@@ -184,3 +185,34 @@ def test_an_object_that_contradicts_the_track_ends_it_before_it_goes_on(site):
     assert under_way(site.subscriber) == 0
     done = site.subscriber.one(site.subscription, ev.PublishDoneReceived)
     assert done.status_code == PublishDoneCode.MALFORMED_TRACK
+
+
+def test_a_publisher_that_stops_inside_an_object_does_not_hold_up_what_another_one_gives(site):
+    site.begin()
+    site.give(1000)
+    first, stream_id, octets = site.publisher, site.stream_id, site.octets
+    site.publisher = site.world.client()
+    site.publisher.silent = {ev.SubscribeReceived}
+    site.publisher.announce()
+    site.accept()
+    session = site.publisher.session
+    other = site.open()
+    session.send_object(other, block(0, 0, SIZE), now=site.now)
+    session.send_object(other, block(0, 1, SIZE), now=site.now)
+    site.world.settle()
+
+    assert site.subscriber.objects(site.subscription) == [(0, 0), (0, 1)]
+    first.session.send_payload(stream_id, octets, now=site.now)
+    site.world.settle()
+    assert site.subscriber.objects(site.subscription) == [(0, 0), (0, 1)]
+
+
+def test_an_object_that_turns_out_not_to_exist_is_not_ended_as_if_it_did(site):
+    site.begin()
+    site.give(1000)
+    (track,) = site.world.core._tracks.values()
+    track.supply.store.mark_absent(Location(0, 0), Location(0, 0))
+    site.give(2000)
+
+    assert site.subscriber.objects(site.subscription) == []
+    assert len(site.subscriber.of(site.subscription, ev.StreamAborted)) == 1

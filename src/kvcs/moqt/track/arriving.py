@@ -30,7 +30,7 @@ class Arriving:
         obj: The Object, with an empty payload.
         payload_length: Octets of its payload.
         size: Octets that are here.
-        is_lost: The rest does not come.
+        is_lost: The rest does not come, or nobody holds it any more.
     """
 
     __slots__ = (
@@ -62,6 +62,11 @@ class Arriving:
         """Whether the whole payload is here."""
         return self.size == self.payload_length
 
+    @property
+    def is_handed_over(self) -> bool:
+        """Whether it went to the store."""
+        return self._payload is not None
+
     def add(self, part: memoryview) -> None:
         """Add the next octets, copied once for all who send them."""
         if len(part) < _SMALL_BYTES:
@@ -80,6 +85,8 @@ class Arriving:
         """Return octets from `offset` on, as many as are at hand; none when none are here."""
         if self._payload is not None:
             return self._payload[offset : offset + PART_BYTES]
+        if self.is_lost:
+            return b""
         tail_start = self.size - len(self._tail)
         if offset >= tail_start:
             return bytes(self._tail[offset - tail_start :])
@@ -94,6 +101,14 @@ class Arriving:
         self._starts.clear()
         self._tail.clear()
         return self.obj._replace(payload=payload)
+
+    def lose(self) -> None:
+        """Let go of the octets: the rest does not come, or the store has dropped the Object."""
+        self.is_lost = True
+        self._payload = None
+        self._parts.clear()
+        self._starts.clear()
+        self._tail.clear()
 
     def _keep_tail(self) -> None:
         if self._tail:
@@ -138,7 +153,8 @@ class Arrivals:
 
     def end(self, arriving: Arriving, *, lost: bool) -> None:
         """Forget an Object that is whole and in the store, or lost."""
-        arriving.is_lost = lost
+        if lost:
+            arriving.lose()
         if self._by_subgroup.get(_key(arriving)) is arriving:
             del self._by_subgroup[_key(arriving)]
             self._on_change(arriving.obj)

@@ -5,6 +5,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from kvcs.moqt.session.actions import StreamId
+from kvcs.moqt.track.arriving import Arriving
 from kvcs.moqt.track.early import EarlyObject
 from kvcs.moqt.track.group import Subgroup
 from kvcs.names import Location
@@ -43,6 +44,7 @@ class Cursor:
         incomplete: Something was left out, so that no stream can end with FIN.
         timeouts: Delivery timeouts of the Subgroup, once they were looked up.
         early: The next Object, while it goes out before it is whole.
+        left: The Object that was left half way last; it is not begun again before it is whole.
     """
 
     subgroup: Subgroup
@@ -59,6 +61,7 @@ class Cursor:
     incomplete: bool = False
     timeouts: Timeouts | None = None
     early: EarlyObject | None = None
+    left: Arriving | None = None
 
     @property
     def is_datagram(self) -> bool:
@@ -78,6 +81,13 @@ class Cursor:
                 heappush(self.backlog, late[self.late_seen])
             self.late_seen += 1
         return self.backlog[0] if self.backlog else self.subgroup.next_id(self.last_id)
+
+    def finish_early(self, object_id: int) -> None:
+        """Count the Object that went out early as sent."""
+        # What came late so far is told by `last_id`, and this one did not.
+        self.next_id()
+        self.early = None
+        self.last_id = self.sent_id = object_id
 
     def advance(self, object_id: int) -> bool:
         """Count `object_id`, the next one, as dealt with; tell whether it came late."""

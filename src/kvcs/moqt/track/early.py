@@ -6,8 +6,21 @@ Source: MOQT draft 22, Sections 7.4 and 11.3.
 from kvcs.moqt.session.actions import StreamId
 from kvcs.moqt.session.session import Session
 from kvcs.moqt.track.arriving import Arriving
+from kvcs.moqt.track.group import Subgroup
+from kvcs.moqt.track.store import TrackStore
 
-__all__ = ("EarlyObject",)
+__all__ = ("EarlyObject", "arriving_in")
+
+
+def arriving_in(store: TrackStore, subgroup: Subgroup) -> Arriving | None:
+    """Return the Object of a Subgroup that has begun, unless it is held from elsewhere."""
+    if not len(store.arrivals):
+        return None
+    arriving = store.arrivals.of(subgroup.group_id, subgroup.subgroup_id)
+    if arriving is None:
+        return None
+    is_held = store.received_at(subgroup.group_id, arriving.obj.object_id) is not None
+    return None if is_held else arriving
 
 
 class EarlyObject:
@@ -36,6 +49,19 @@ class EarlyObject:
     def is_sent(self) -> bool:
         """Whether all of it was sent."""
         return self._offset == self.arriving.payload_length
+
+    def is_over(self, store: TrackStore) -> bool:
+        """Tell whether the rest does not come, or another publisher was faster."""
+        arriving = self.arriving
+        if arriving.is_lost or arriving.is_whole or self._offset < arriving.size:
+            return arriving.is_lost
+        return store.received_at(arriving.obj.group_id, arriving.obj.object_id) is not None
+
+    def let_go(self, store: TrackStore) -> None:
+        """Keep no octets of a whole Object that the store has dropped: nobody counts them."""
+        arriving, obj = self.arriving, self.arriving.obj
+        if arriving.is_handed_over and store.received_at(obj.group_id, obj.object_id) is None:
+            arriving.lose()
 
     def step(self, session: Session, *, now: float) -> int:
         """Send what is here next; return how much."""

@@ -105,12 +105,17 @@ class SubgroupStreams:
             self._retired.remove(stream_id)
         else:
             idle = (s for s in self._open if self._is_drained(s))
-            stream_id = min(idle, key=lambda s: self._open[s].key, default=None)
+            stream_id = min(idle, key=self._standing, default=None)
             if stream_id is None:
                 return False
             self._release(self._open[stream_id])
         session.reset_stream(stream_id, StreamResetCode.CANCELLED, now=now)
         return True
+
+    def _standing(self, stream_id: StreamId) -> tuple[bool, tuple[int, int, int]]:
+        """Return in which order streams are given up: those inside an Object last."""
+        cursor = self._open[stream_id]
+        return cursor.early is not None, cursor.key
 
     def cut(self) -> None:
         """Have all streams reset by `reset_cut`."""

@@ -28,11 +28,10 @@ from kvcs.errors import PublishDoneCode, StreamResetCode
 from kvcs.moqt.codepoints import GroupOrder, RangeMarker
 from kvcs.moqt.session.actions import RequestId, StreamId
 from kvcs.moqt.session.session import Session
-from kvcs.moqt.track.arriving import Arriving
 from kvcs.moqt.track.cursor import Cursor
 from kvcs.moqt.track.datagrams import next_datagram
 from kvcs.moqt.track.delivery import DeliveryTerms, OnGap, OnStopped, Rank, transport_priority
-from kvcs.moqt.track.early import EarlyObject
+from kvcs.moqt.track.early import EarlyObject, arriving_in
 from kvcs.moqt.track.fetch_delivery import FetchDelivery
 from kvcs.moqt.track.group import Subgroup
 from kvcs.moqt.track.interval import IntervalSet, to_location, to_position
@@ -228,13 +227,15 @@ class SubscriptionDelivery:
             self._retry()
         if subgroup is None or not self.terms.forward:
             return
-        if subgroup.largest_id < 0 and self._arriving(subgroup) is None:
+        if subgroup.largest_id < 0 and arriving_in(self._store, subgroup) is None:
             return
         cursor = self._cursors.get(subgroup)
         if cursor is None:
             if subgroup in self._done or not self._overlaps(subgroup):
                 return
             cursor = self._cursors[subgroup] = self._new_cursor(subgroup)
+        elif cursor.early is not None:
+            cursor.early.let_go(self._store)
         self._enqueue(cursor)
 
     def _overlaps(self, subgroup: Subgroup) -> bool:
@@ -343,7 +344,9 @@ class SubscriptionDelivery:
         None if all streams are taken, and none of them may be given up yet.
         """
         first = self._queue[0][1]
-        if first.stream_id is not None or first.is_datagram or self._streams.has_room:
+        has_stream = first.stream_id is not None or first.is_datagram
+        # What is on its way takes no stream from others.
+        if has_stream or self._streams.has_room or first.next_id() is None:
             return first
         open_cursors = [entry for entry in self._queue if entry[1].stream_id is not None]
         if open_cursors:
@@ -355,13 +358,12 @@ class SubscriptionDelivery:
         early = cursor.early or self._begin_early(cursor, session, now)
         if early is None:
             return self._serve_held(cursor, session, now)
-        if cursor.stream_id != early.stream_id or early.arriving.is_lost:
+        if cursor.stream_id != early.stream_id or early.is_over(self._store):
             self._break_off(cursor, early, session, now)
             return 0
         size_bytes = early.step(session, now=now)
         if early.is_sent:
-            cursor.early = None
-            cursor.last_id = cursor.sent_id = early.arriving.obj.object_id
+            cursor.finish_early(early.arriving.obj.object_id)
         elif not size_bytes:
             self._dequeue(cursor)
             self._waiting.add(cursor)
@@ -399,22 +401,21 @@ class SubscriptionDelivery:
         cursor.incomplete |= is_late
         return self._send(cursor, obj, session, now)
 
-    def _arriving(self, subgroup: Subgroup) -> Arriving | None:
-        arrivals = self._store.arrivals
-        return arrivals.of(subgroup.group_id, subgroup.subgroup_id) if len(arrivals) else None
-
     def _begin_early(self, cursor: Cursor, session: Session, now: float) -> EarlyObject | None:
         """Begin with the next Object while it arrives, if nothing is to be decided first."""
-        arriving = self._arriving(cursor.subgroup)
+        arriving = arriving_in(self._store, cursor.subgroup)
         if arriving is None or arriving.obj.object_id != cursor.last_id + 1:
             return None
-        if cursor.is_stray or cursor.has_late:
+        if cursor.is_stray or cursor.has_late or arriving is cursor.left:
             return None
         if self._timeouts.of(cursor, now=now) is not NO_TIMEOUTS:
             return None
         obj = arriving.obj
         is_wanted = self._is_inside(obj.group_id, obj.object_id) and self.terms.admits(obj)
-        has_room = cursor.stream_id is None or cursor.with_properties or not obj.properties.raw
+        if cursor.stream_id is None:
+            has_room = self._streams.has_room
+        else:
+            has_room = cursor.with_properties or not obj.properties.raw
         if not (is_wanted and has_room):
             return None
         stream_id = cursor.stream_id
@@ -425,7 +426,7 @@ class SubscriptionDelivery:
 
     def _break_off(self, cursor: Cursor, early: EarlyObject, session: Session, now: float) -> None:
         """Leave an Object that is not whole and will not be, or whose stream was taken away."""
-        cursor.early = None
+        cursor.early, cursor.left = None, early.arriving
         if cursor.stream_id == early.stream_id:
             self._streams.reset(cursor, session, code=StreamResetCode.INTERNAL_ERROR, now=now)
 

@@ -6,6 +6,7 @@ from kvcs.errors import MalformedTrack, PublishDoneCode
 from kvcs.moqt.codepoints import ParameterType
 from kvcs.moqt.session.events import PublishDoneReceived
 from kvcs.moqt.track.arriving import Arriving
+from kvcs.moqt.track.subscription_delivery import MAX_OPEN_SUBGROUPS
 from kvcs.moqt.wire.filters import LocationFilter, Range, RangeFilter
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.properties import Properties
@@ -217,3 +218,66 @@ def test_an_object_that_contradicts_the_track_does_not_begin(site):
     with pytest.raises(MalformedTrack, match="beyond the end"):
         begin(site, 5)
     assert site.store.largest == Location(0, 2)
+
+
+def test_an_object_that_is_overtaken_within_its_subgroup_is_sent_once(site):
+    arriving = begin(site)
+    grow(site, arriving, PAYLOAD[:4])
+    site.add(0, 1)
+    site.settle()
+
+    arriving.add(memoryview(PAYLOAD[4:]))
+    finish(site, arriving)
+
+    assert site.received() == ["0/0 0/1"]
+
+
+def test_an_object_that_is_held_from_elsewhere_is_not_waited_for(site):
+    arriving = begin(site)
+    grow(site, arriving, PAYLOAD[:4])
+
+    site.add(0, 0, 1)
+    site.settle()
+
+    assert site.received() == ["RESET 0", "0/0 0/1"]
+    assert under_way(site) == 0
+
+
+def test_objects_on_their_way_take_no_stream_from_each_other(site):
+    arriving = [begin(site, group_id=group_id) for group_id in range(MAX_OPEN_SUBGROUPS + 2)]
+    for octet in range(9):
+        for each in arriving:
+            grow(site, each, PAYLOAD[octet : octet + 1])
+
+    assert site.received() == [""] * MAX_OPEN_SUBGROUPS
+
+
+def test_an_object_that_was_left_half_way_is_not_begun_again(site):
+    arriving = [begin(site, group_id=group_id) for group_id in range(MAX_OPEN_SUBGROUPS)]
+    for each in arriving:
+        grow(site, each, PAYLOAD[:4])
+    for group_id in range(100, 103):
+        site.add(group_id, 0)
+        site.end_group(group_id, 1)
+        site.settle()
+        for each in arriving:
+            grow(site, each, b"x")
+
+    assert sum(stream.startswith("RESET") for stream in site.received()) == 1
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_subscriber_that_stands_still_keeps_no_octets_that_nobody_counts(site, is_whole):
+    arriving = begin(site)
+    grow(site, arriving, PAYLOAD[:4])
+    arriving.add(memoryview(PAYLOAD[4:] if is_whole else PAYLOAD[4:9]))
+    if is_whole:
+        site.store.add(arriving.whole(), now=site.now)
+        site.store.arrivals.end(arriving, lost=False)
+        site.store.drop_group(0)
+    else:
+        site.store.arrivals.end(arriving, lost=True)
+
+    assert arriving.read(4) == b""
+    site.settle()
+    assert site.received() == ["RESET 0"]
