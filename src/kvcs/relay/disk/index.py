@@ -17,6 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from kvcs.errors import RemoteProtocolError
+from kvcs.names import FullTrackName
+from kvcs.varint import NeedMore
+
 __all__ = ("BLOCK_BYTES", "DiskIndex", "FileRow", "Place", "TrackRow", "block_bytes")
 
 type _Row = tuple[Any, ...]
@@ -24,28 +28,32 @@ type _Row = tuple[Any, ...]
 # What the smallest file takes on a usual file system.
 BLOCK_BYTES: Final = 4096
 
-_VERSION: Final = 1
-_SCHEMA: Final = """
-CREATE TABLE tracks (
+_VERSION: Final = 2
+# Strict, so that the check at the start finds values of other types.
+_SCHEMA: Final = (
+    """CREATE TABLE tracks (
     id INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE, key BLOB NOT NULL,
     knowledge BLOB NOT NULL, lifetime REAL, complete INTEGER NOT NULL,
-    size_bytes INTEGER NOT NULL, used REAL NOT NULL
-);
-CREATE TABLE files (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, track INTEGER NOT NULL, group_id BLOB NOT NULL,
-    size_bytes INTEGER NOT NULL, first REAL NOT NULL, expires REAL
-);
-CREATE INDEX files_of_group ON files (track, group_id);
-CREATE INDEX files_by_expiry ON files (expires) WHERE expires IS NOT NULL;
-CREATE TABLE objects (
-    track INTEGER NOT NULL, position BLOB NOT NULL, file INTEGER NOT NULL,
-    offset INTEGER NOT NULL, head_bytes INTEGER NOT NULL, payload_bytes INTEGER NOT NULL,
+    size_bytes INTEGER NOT NULL CHECK (size_bytes BETWEEN 0 AND 1 << 60), used REAL NOT NULL
+) STRICT""",
+    """CREATE TABLE files (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, track INTEGER NOT NULL,
+    group_id BLOB NOT NULL CHECK (length(group_id) = 8),
+    size_bytes INTEGER NOT NULL CHECK (size_bytes BETWEEN 0 AND 1 << 60),
+    first REAL NOT NULL, expires REAL
+) STRICT""",
+    "CREATE INDEX files_of_group ON files (track, group_id)",
+    "CREATE INDEX files_by_expiry ON files (expires) WHERE expires IS NOT NULL",
+    """CREATE TABLE objects (
+    track INTEGER NOT NULL, position BLOB NOT NULL CHECK (length(position) = 16),
+    file INTEGER NOT NULL, offset INTEGER NOT NULL CHECK (offset >= 0),
+    head_bytes INTEGER NOT NULL CHECK (head_bytes >= 0),
+    payload_bytes INTEGER NOT NULL CHECK (payload_bytes >= 0),
     is_data INTEGER NOT NULL, received REAL NOT NULL,
     PRIMARY KEY (track, position)
-) WITHOUT ROWID;
-CREATE TABLE clock (seen REAL NOT NULL);
-INSERT INTO clock VALUES (0);
-"""
+) STRICT, WITHOUT ROWID""",
+    "CREATE TABLE clock (seen REAL NOT NULL) STRICT",
+)
 
 
 def block_bytes(size_bytes: int) -> int:
@@ -120,14 +128,31 @@ class DiskIndex:
         self._connection.execute("PRAGMA synchronous = NORMAL")
         version = self._value("PRAGMA user_version")
         if version == 0:
-            self._connection.executescript(
-                f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT"
-            )
+            begin, end = ("BEGIN", *_SCHEMA), (f"PRAGMA user_version = {_VERSION}", "COMMIT")
+            steps = (*begin, "INSERT INTO clock VALUES (0)", *end)
+            self._connection.executescript("; ".join(steps))
         elif version != _VERSION:
             raise sqlite3.DatabaseError(f"version {version} of the index, {_VERSION} expected")
         result = self._value("PRAGMA quick_check(1)")
         if result != "ok":
             raise sqlite3.DatabaseError(result)
+        self._check_contents()
+
+    def _check_contents(self) -> None:
+        """Check what SQLite does not: that the index is ours, and that all in it belongs together.
+
+        Raises:
+            sqlite3.DatabaseError: It is not.
+        """
+        query = "SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%' ORDER BY rowid"
+        if [row[0] for row in self._all(query)] != list(_SCHEMA):
+            raise sqlite3.DatabaseError("the tables are not those of an index")
+        if self._value("SELECT count(*) FROM clock") != 1:
+            raise sqlite3.DatabaseError("it does not say when it was used")
+        if self._one("SELECT 1 FROM files WHERE track NOT IN (SELECT id FROM tracks) LIMIT 1"):
+            raise sqlite3.DatabaseError("a file belongs to no Track")
+        for row in self._all("SELECT name FROM tracks"):
+            _check_name(row[0])
 
     def close(self) -> None:
         """Close it."""
@@ -354,6 +379,15 @@ class DiskIndex:
 
 _TRACKS: Final = "SELECT id, name, key, complete, size_bytes, used FROM tracks"
 _FILES: Final = "SELECT id, track, group_id, size_bytes, first FROM files"
+
+
+def _check_name(encoded: bytes) -> None:
+    try:
+        end = FullTrackName.decode(encoded)[1]
+    except (NeedMore, RemoteProtocolError) as error:
+        raise sqlite3.DatabaseError("a Track has no name that can be read") from error
+    if end != len(encoded):
+        raise sqlite3.DatabaseError("more than a name where the name of a Track belongs")
 
 
 def _track(row: _Row) -> TrackRow:

@@ -245,6 +245,99 @@ def test_unreadable_index_costs_everything_but_not_the_start(
     assert object_files(directory) == []
 
 
+def change_index(directory, statement):
+    """Change the index as damage does, which asks for no constraint."""
+    connection = sqlite3.connect(directory / "index.sqlite3", isolation_level=None)
+    connection.execute("PRAGMA ignore_check_constraints = ON")
+    connection.execute(statement)
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE tracks SET name = x'ff'",
+        "UPDATE tracks SET name = CAST(name || x'00' AS BLOB)",
+        "UPDATE tracks SET size_bytes = -1",
+        "UPDATE files SET track = 99",
+        "UPDATE files SET group_id = zeroblob(9)",
+        "UPDATE objects SET position = zeroblob(40)",
+        "UPDATE objects SET payload_bytes = -1",
+        "DELETE FROM clock",
+        "DROP TABLE objects",
+        "CREATE TRIGGER t AFTER UPDATE ON tracks BEGIN DELETE FROM objects; END",
+    ],
+)
+def test_index_that_contradicts_itself_costs_everything_but_not_the_start(
+    open_store, directory, make_object, make_write, statement
+):
+    open_store().write([make_write(make_object(0, 0))], 1000.0)
+
+    store = open_store(lambda: change_index(directory, statement))
+
+    contents = store.contents(1000.0)
+    assert contents.tracks == ()
+    assert contents.discarded["index"] > 1000
+    store.write([make_write(make_object(0, 0))], 1000.0)
+    assert len(read(store).objects) == 1
+
+
+@pytest.mark.parametrize("size", [10**12, 2**62])
+def test_index_that_names_more_than_there_is_makes_no_memory_ready(
+    open_store, directory, make_object, make_write, size
+):
+    open_store().write([make_write(make_object(0, 0), make_object(0, 1))], 1000.0)
+    statement = f"UPDATE objects SET payload_bytes = {size} WHERE offset = 0"
+    store = open_store(lambda: change_index(directory, statement))
+
+    assert objects(read(store)) == [make_object(0, 1)]
+    assert read(store).damaged_bytes == 0
+
+
+def test_folder_that_leads_elsewhere_is_not_used(open_store, directory, tmp_path):
+    open_store()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "precious").touch()
+    folder = directory / "objects" / "05"
+
+    def replace():
+        folder.rmdir()
+        folder.symlink_to(elsewhere)
+
+    with pytest.raises(ConfigError, match="leads elsewhere"):
+        open_store(replace)
+    assert list(elsewhere.iterdir()) == [elsewhere / "precious"]
+
+
+def test_file_that_leads_elsewhere_is_neither_read_nor_written(
+    open_store, directory, make_object, make_write, tmp_path
+):
+    store = open_store()
+    store.write([make_write(make_object(0, 0))], 1000.0)
+    (path,) = object_files(directory)
+    before = path.read_bytes()
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(OSError, match="symbolic links"):
+        store.write([make_write(make_object(0, 1))], 1000.0)
+    assert objects(read(store)) == []
+    assert (tmp_path / "elsewhere").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["f" * 60 + "05", "0x05", "1_05", "-fb", "0105", "zz"])
+def test_what_has_no_name_of_ours_is_deleted(open_store, directory, name):
+    store = open_store()
+    folder = directory / "objects" / "05"
+    (folder / name).touch()
+    (folder / "105").mkdir()
+    (folder / "105" / "file").touch()
+
+    assert store.sweep(5) == 6
+    assert list(folder.iterdir()) == []
+
+
 def test_write_that_fails_leaves_everything_as_it_was(
     open_store, directory, make_object, make_write, monkeypatch
 ):
