@@ -408,9 +408,9 @@ class SubscriptionDelivery:
             return None
         if cursor.is_stray or cursor.has_late or arriving is cursor.left:
             return None
-        if self._timeouts.of(cursor, now=now) is not NO_TIMEOUTS:
-            return None
         obj = arriving.obj
+        if self._timeouts.of(cursor, begun=obj, now=now) is not NO_TIMEOUTS:
+            return None
         is_wanted = self._is_inside(obj.group_id, obj.object_id) and self.terms.admits(obj)
         if cursor.stream_id is None:
             has_room = self._streams.has_room

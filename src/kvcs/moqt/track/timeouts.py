@@ -34,13 +34,21 @@ class DeliveryTimeouts:
         self._store = store
         self.terms = terms
 
-    def of(self, cursor: Cursor, *, now: float) -> Timeouts:
-        """Return the timeouts of a Subgroup, found out once for each cursor."""
+    def of(self, cursor: Cursor, *, begun: Object | None = None, now: float) -> Timeouts:
+        """Return the timeouts of a Subgroup, found out once for each cursor.
+
+        Args:
+            cursor: Where the subscription is in the Subgroup.
+            begun: An Object of it that is on its way, which may be the first one.
+            now: Monotonic seconds.
+        """
         if cursor.timeouts is not None:
             return cursor.timeouts
         subgroup = cursor.subgroup
         first_id = subgroup.first_object_id
         first = None if first_id is None else self._store.held(subgroup.group_id, first_id, now=now)
+        if first is None and begun is not None and begun.object_id == first_id:
+            first = begun
         found = self._effective(EMPTY_PROPERTIES if first is None else first.properties)
         cursor.timeouts = found
         return found

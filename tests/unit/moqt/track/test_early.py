@@ -3,7 +3,7 @@
 import pytest
 
 from kvcs.errors import MalformedTrack, PublishDoneCode
-from kvcs.moqt.codepoints import ParameterType
+from kvcs.moqt.codepoints import ParameterType, PropertyType
 from kvcs.moqt.session.events import PublishDoneReceived
 from kvcs.moqt.track.arriving import Arriving
 from kvcs.moqt.track.subscription_delivery import MAX_OPEN_SUBGROUPS
@@ -281,3 +281,19 @@ def test_a_subscriber_that_stands_still_keeps_no_octets_that_nobody_counts(site,
     assert arriving.read(4) == b""
     site.settle()
     assert site.received() == ["RESET 0"]
+
+
+def test_a_delivery_timeout_that_the_first_object_brings_holds_while_it_arrives(site):
+    properties = Properties.of((PropertyType.OBJECT_DELIVERY_TIMEOUT, 1000))
+    arriving = begin(site, properties=properties)
+    grow(site, arriving, PAYLOAD[:4])
+    early = under_way(site)
+    grow(site, arriving, PAYLOAD[4:])
+    finish(site, arriving)
+    site.add(0, 1)
+    site.now += 2
+
+    site.settle()
+
+    assert early == 0
+    assert site.received() == ["0/0 RESET 2"]
