@@ -12,7 +12,7 @@ class AdminLimits:
     Sizes are octets, durations seconds.
 
     Attributes:
-        max_connections: Open connections; more are closed at once.
+        max_connections: Open connections; one more ends the oldest that asks nothing.
         max_request_bytes: Head of one request. Requests have no body.
         request_timeout: Time for the head of a request, once it has begun.
         idle_timeout: Time between two requests of a connection.

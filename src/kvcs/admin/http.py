@@ -111,7 +111,7 @@ class HttpServer:
         self._stack = AsyncExitStack()
         self._group = asyncio.TaskGroup()
         self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], _Conversation] = {}
 
     def __repr__(self) -> str:
         return f"<HttpServer {self._host} connections={len(self._tasks)}>"
@@ -154,17 +154,35 @@ class HttpServer:
         await self._stack.aclose()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._tasks) >= self._limits.max_connections:
+        if len(self._tasks) >= self._limits.max_connections and not self._make_room():
             writer.transport.abort()
             return
-        task = self._group.create_task(self._converse(reader, writer), name="admin connection")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        conversation = _Conversation(reader, writer, self._answer, self._limits, self._host)
+        task = self._group.create_task(
+            self._converse(conversation, writer), name="admin connection"
+        )
+        self._tasks[task] = conversation
+        task.add_done_callback(self._forget)
 
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+
+    def _make_room(self) -> bool:
+        """End the oldest connection that asks nothing; False if there is none.
+
+        Otherwise whoever opens enough of them keeps everybody away, those included who look
+        whether the relay is alive.
+        """
+        for task, conversation in self._tasks.items():
+            if conversation.is_waiting:
+                del self._tasks[task]
+                task.cancel()
+                return True
+        return False
+
+    async def _converse(self, conversation: "_Conversation", writer: asyncio.StreamWriter) -> None:
         # Writing then waits for the last octet, so that nothing is left when the connection ends.
         writer.transport.set_write_buffer_limits(high=0)
-        conversation = _Conversation(reader, writer, self._answer, self._limits, self._host)
         try:
             while await conversation.turn():
                 pass
@@ -179,7 +197,11 @@ class HttpServer:
 
 
 class _Conversation:
-    """One connection."""
+    """One connection.
+
+    Attributes:
+        is_waiting: It waits for a request, or for the rest of one.
+    """
 
     def __init__(
         self,
@@ -189,6 +211,7 @@ class _Conversation:
         limits: AdminLimits,
         host: str,
     ) -> None:
+        self.is_waiting = False
         self._reader = reader
         self._writer = writer
         self._answer = answer
@@ -204,6 +227,7 @@ class _Conversation:
             TimeoutError: It took too long.
             OSError: It has gone.
         """
+        self.is_waiting = True
         try:
             request = await self._receive()
         except h11.RemoteProtocolError as error:
@@ -213,6 +237,7 @@ class _Conversation:
             raise
         if request is None:
             return False
+        self.is_waiting = False
         response = await self._respond(request)
         await self._send(response, with_body=request.method != b"HEAD")
         if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
@@ -257,7 +282,9 @@ class _Conversation:
             allow = (("Allow", "GET, HEAD"),)
             status = HTTPStatus.METHOD_NOT_ALLOWED
             return Response(f"{text}\n".encode(), _PLAIN, status, allow)
-        if not isinstance(self._http.next_event(), h11.EndOfMessage):
+        # Whoever stands between may read a length and a coding differently than we do.
+        is_coded = bool(_header(request, b"transfer-encoding"))
+        if is_coded or not isinstance(self._http.next_event(), h11.EndOfMessage):
             return Response.text(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "no body is read")
         if self._is_local and not _is_address(_header(request, b"host")):
             return Response.text(HTTPStatus.MISDIRECTED_REQUEST, "ask by address, or localhost")

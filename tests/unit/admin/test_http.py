@@ -3,14 +3,18 @@
 import asyncio
 import contextlib
 import logging
+from http import HTTPStatus
 
 import pytest
 from tests.unit.admin.conftest import talk
 
 from kvcs.admin import AdminConfig, AdminLimits, AdminServer
+from kvcs.admin.http import HttpServer, Response
 from kvcs.errors import TransportError
 
 PATHS = ["/", "/status.js", "/status.css", "/favicon.svg", "/healthz", "/readyz", "/metrics"]
+
+SECOND = b"GET /status.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 async def raw(address, data, *, eof=False):
@@ -64,13 +68,19 @@ async def test_other_paths_are_not_there(admin, ask, path):
         assert (await ask(address, path)).status == 404
 
 
-async def test_body_is_not_read(admin):
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b"Content-Length: 9999999\r\n\r\n",
+        b"Content-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + SECOND,
+    ],
+)
+async def test_body_is_not_read(admin, fields):
     async with admin() as address:
-        answer = await raw(
-            address, b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999999\r\n\r\n"
-        )
+        answer = await raw(address, b"GET / HTTP/1.1\r\nHost: localhost\r\n" + fields)
 
     assert answer.startswith(b"HTTP/1.1 413 ")
+    assert answer.count(b"HTTP/1.1") == 1
 
 
 @pytest.mark.parametrize(
@@ -179,19 +189,34 @@ async def until_closed(writer, data):
         await asyncio.sleep(0.01)
 
 
-async def test_connections_beyond_the_limit_are_closed(admin, ask):
+async def test_connection_beyond_the_limit_ends_the_oldest_that_asks_nothing(admin, ask):
     async with admin(limits=AdminLimits(max_connections=2)) as address:
         held = [await asyncio.open_connection(*address) for _ in range(2)]
         for reader, writer in held:
             assert (await talk(reader, writer, address, "/healthz")).status == 200
 
-        assert await raw(address, b"") == b""
-        held[0][1].close()
-        await asyncio.sleep(0.05)
-        answer = await ask(address, "/healthz")
-        held[1][1].close()
+        assert (await ask(address, "/healthz")).status == 200
+        with contextlib.suppress(ConnectionError):
+            assert await held[0][0].read() == b""
+        assert (await talk(*held[1], address, "/healthz")).status == 200
+        for _, writer in held:
+            writer.close()
 
-    assert answer.status == 200
+
+async def test_connection_beyond_the_limit_is_closed_while_all_are_answered():
+    go_on = asyncio.Event()
+
+    async def answer(_):
+        await go_on.wait()
+        return Response.text(HTTPStatus.OK, "late")
+
+    request = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    async with HttpServer("127.0.0.1", 0, answer, limits=AdminLimits(max_connections=1)) as server:
+        first = asyncio.create_task(raw(server.address, request))
+        await asyncio.sleep(0.05)
+        assert await raw(server.address, request) == b""
+        go_on.set()
+        assert b"late" in await first
 
 
 async def test_end_of_the_listener_ends_connections(admin):
