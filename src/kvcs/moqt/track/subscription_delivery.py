@@ -224,7 +224,7 @@ class SubscriptionDelivery:
 
     def _store_changed(self, subgroup: Subgroup | None) -> None:
         if self._waiting:
-            self._retry()
+            self._retry(None if subgroup is None else subgroup.group_id)
         if subgroup is None or not self.terms.forward:
             return
         if subgroup.largest_id < 0 and arriving_in(self._store, subgroup) is None:
@@ -326,8 +326,10 @@ class SubscriptionDelivery:
             self._queue.remove((cursor.key, cursor))
             heapify(self._queue)
 
-    def _retry(self) -> None:
-        waiting, self._waiting = self._waiting, set()
+    def _retry(self, group_id: int | None = None) -> None:
+        """Look again at what waits, in one Group if nothing changed elsewhere."""
+        waiting = [c for c in self._waiting if group_id in (None, c.subgroup.group_id)]
+        self._waiting.difference_update(waiting)
         for cursor in waiting:
             self._enqueue(cursor)
 

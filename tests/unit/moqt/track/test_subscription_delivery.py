@@ -944,3 +944,22 @@ def test_a_start_that_moves_ahead_leaves_out_what_an_open_stream_owed(new_site):
     site.settle()
 
     assert " ".join(site.received()) == "0/0 0/3"
+
+
+def test_gaps_of_other_groups_are_not_looked_at_with_every_object(new_site):
+    site = new_site(authoritative=False, fill_gaps=True)
+    site.subscribe()
+    for group_id in range(3):
+        site.add(group_id, 5)
+    site.settle()
+    (delivery,) = site.deliveries.values()
+    stops = []
+    delivery.on_stopped = lambda _, location: stops.append(location.group_id)
+
+    site.add(7, 0)
+    site.settle()
+    elsewhere = list(stops)
+    site.add(1, 6)
+    site.settle()
+
+    assert (elsewhere, stops) == ([], [1])
