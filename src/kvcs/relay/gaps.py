@@ -233,20 +233,24 @@ class Gaps:
     def stopped(self, owner: Delivery, position: int, *, asker: Peer, now: float) -> None:
         """Note where inside a gap that it has reported a delivery stands.
 
-        Only the disk needs to know: what publishers give comes by itself, and to ask them again
-        each time would push out of the cache what is just about to be sent.
+        The disk needs to know. What publishers give comes by itself, and to ask them again each
+        time would push out of the cache what is just about to be sent; unless it had come, and was
+        dropped before the delivery took it.
         """
-        if position not in self._disk.held:
-            return
+        is_on_disk = position in self._disk.held
         for gap in self._gaps:
             if gap.owner is owner and gap.start <= position <= gap.through:
+                if not is_on_disk and (gap.is_fetch or not gap.is_filled):
+                    return
+                gap.is_filled &= is_on_disk
                 gap.stop = position
                 gap.position = min(gap.position, position)
                 if gap.is_fetch and not _is_descending(owner):
                     gap.start = position
                 self._settle(gap, now)
                 return
-        self.wait(owner, position, position | MAX_VI64, asker=asker, now=now)
+        if is_on_disk:
+            self.wait(owner, position, position | MAX_VI64, asker=asker, now=now)
 
     def is_awaited(self, start: int, through: int, *, now: float) -> bool:
         """Tell whether a delivery is stopped at one of these positions."""
