@@ -157,7 +157,9 @@ def _pair_errors(certificate: Path, private_key: Path) -> Iterator[ConfigError]:
         got = f"{certificate} and {private_key}: {error.reason or error.strerror}"
         yield ConfigError("tls.certificate", expected, got)
     except OSError as error:
-        yield ConfigError("tls.certificate", "files that can be read", error.strerror or "")
+        # It does not say which of the two.
+        got = f"{certificate} and {private_key}: {error.strerror}"
+        yield ConfigError("tls.certificate", "files that can be read", got)
 
 
 def _readability_errors(settings: Settings) -> Iterator[ConfigError]:

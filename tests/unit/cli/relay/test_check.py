@@ -152,6 +152,7 @@ def test_certificate_that_is_not_there_is_named(settings_of):
     faults = faults_of(settings_of("[tls]\ncertificate = 'no.pem'\nprivate_key = 'no.key'"))
 
     assert "files that can be read" in faults["tls.certificate"]
+    assert "no.pem and" in faults["tls.certificate"]
 
 
 def test_two_certificates_are_refused(settings_of, certificate):
