@@ -5,6 +5,7 @@ import random
 import socket
 
 import pytest
+from tests.attacks.garbage import speak_garbage
 from tests.attacks.liar import DESCRIPTOR, LAYERS, SCOPE_KEY, TOKENS, is_genuine, tensor
 
 from kvcs.client import Consumer, Publisher
@@ -17,7 +18,6 @@ from kvcs.transport.interface import ClientTls, TransportConfig
 from kvcs.transport.picoquic import PicoquicFactory
 
 QUICK = TransportConfig(idle_timeout=2, connect_timeout=3, close_timeout=1)
-SETUP = b"\xaf\x00\x00\x00"  # a control stream whose SETUP has no options
 
 
 @pytest.fixture(scope="module")
@@ -32,21 +32,7 @@ async def intrude(address, tls, seed):
         address.host, address.port, alpn=ALPN, tls=tls, config=QUICK
     )
     transport.set_listener(lambda _: None, lambda: None)
-    if chance.random() < 0.7:
-        transport.write(2, SETUP)
-    for _ in range(chance.randrange(12)):
-        stream_id = chance.choice([0, 4, 6, 8, 10, 12])
-        match chance.randrange(5):
-            case 0:
-                transport.reset(stream_id, chance.randrange(2**30))
-            case 1:
-                transport.stop_sending(stream_id, chance.randrange(2**30))
-            case 2:
-                transport.send_datagram(chance.randbytes(chance.randrange(1, 1000)))
-            case _:
-                data = chance.randbytes(chance.choice([1, 10, 1000, 100_000]))
-                transport.write(stream_id, data, fin=chance.random() < 0.5)
-        await asyncio.sleep(chance.choice([0, 0.001]))
+    await speak_garbage(transport, chance, most=12)
     transport.close(chance.choice([0, 0, 3, 2**30]), "")
     await transport.wait_closed()
 

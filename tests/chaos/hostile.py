@@ -10,6 +10,7 @@ import contextlib
 import socket
 import time
 
+from tests.attacks.garbage import SETUP, speak_garbage
 from tests.chaos.material import DESCRIPTOR, PROMPTS, SCOPE_KEY, tokens
 
 from kvcs.client import Consumer
@@ -23,7 +24,6 @@ from kvcs.moqt.wire.subgroup import SubgroupHeader
 from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.transport.picoquic import PicoquicFactory
 
-SETUP = b"\xaf\x00\x00\x00"  # a control stream whose SETUP has no options
 EVERYTHING = Parameters(
     location_filter=LocationFilter.next_object(),
     fill=FillParameters(location_filter=LocationFilter.absolute_start(0, 0)),
@@ -47,21 +47,7 @@ async def raw(settings, config):
 async def garbage(settings, config, chance):
     """Bytes that are no MOQT, on streams and datagrams, with resets in between."""
     async with raw(settings, config) as transport:
-        if chance.random() < 0.7:
-            transport.write(2, SETUP)
-        for _ in range(chance.randrange(30)):
-            stream_id = chance.choice([0, 4, 6, 8, 10, 12])
-            match chance.randrange(5):
-                case 0:
-                    transport.reset(stream_id, chance.randrange(2**30))
-                case 1:
-                    transport.stop_sending(stream_id, chance.randrange(2**30))
-                case 2:
-                    transport.send_datagram(chance.randbytes(chance.randrange(1, 1000)))
-                case _:
-                    data = chance.randbytes(chance.choice([1, 10, 1000, 100_000]))
-                    transport.write(stream_id, data, fin=chance.random() < 0.5)
-            await asyncio.sleep(chance.choice([0, 0.001]))
+        await speak_garbage(transport, chance, most=30)
 
 
 async def packets(settings, _config, chance):

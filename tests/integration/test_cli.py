@@ -5,12 +5,11 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
-from contextlib import contextmanager
 
 import pytest
+from tests.integration.children import child_process, first_line
 
 import kvcs.cli
 from kvcs.client import Publisher
@@ -25,29 +24,9 @@ pytestmark = pytest.mark.timeout(120)
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("KVCS_")}
 
 
-@contextmanager
 def process(*arguments):
     """A kvcs process that does not outlive the block."""
-    command = [sys.executable, "-m", "kvcs", *map(str, arguments)]
-    child = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-    )
-    with child:
-        try:
-            yield child
-        finally:
-            child.kill()
-
-
-def first_line(child):
-    """Return the JSON of its first line of output."""
-    line = child.stdout.readline()
-    assert line, child.stderr.read()
-    return json.loads(line)
+    return child_process([sys.executable, "-m", "kvcs", *arguments], ENVIRONMENT)
 
 
 def end(child, number=signal.SIGTERM):

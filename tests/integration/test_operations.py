@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.integration.children import child_process, first_line
 from tests.integration.network import missing_rights, star
 
 from kvcs.engines.file import SAMPLE_CACHE
@@ -22,28 +22,9 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
 KVCS = (sys.executable, "-m", "kvcs")
 
 
-@contextmanager
 def process(*command):
     """A process that does not outlive the block."""
-    child = subprocess.Popen(
-        [*map(str, command)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-    )
-    with child:
-        try:
-            yield child
-        finally:
-            child.kill()
-
-
-def first_line(child):
-    """Return the JSON of its first line of output."""
-    line = child.stdout.readline()
-    assert line, child.stderr.read()
-    return json.loads(line)
+    return child_process(command, ENVIRONMENT)
 
 
 def run(*command, code=0):
@@ -73,7 +54,7 @@ def until(seen, seconds=20.0):
     deadline = time.monotonic() + seconds
     while not (found := seen()):
         assert time.monotonic() < deadline
-        time.sleep(0.1)
+        time.sleep(0.02)
     return found
 
 

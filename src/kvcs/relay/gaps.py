@@ -242,7 +242,7 @@ class Gaps:
             if gap.owner is owner and gap.start <= position <= gap.through:
                 if not is_on_disk and (gap.is_fetch or not gap.is_filled):
                     return
-                gap.is_filled &= is_on_disk
+                gap.is_filled = False
                 gap.stop = position
                 gap.position = min(gap.position, position)
                 if gap.is_fetch and not _is_descending(owner):
