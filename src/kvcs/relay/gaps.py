@@ -394,6 +394,11 @@ class Gaps:
 
     def _give_up(self, gap: Gap, through: int, marker: RangeMarker) -> None:
         first, last = gap.position, min(through, gap.through)
+        if gap.start < first:
+            # What came before it may be dropped again before the delivery takes it.
+            before = Gap(gap.owner, gap.start, first - 1, asker=gap.asker, since=gap.since)
+            before.is_filled = True
+            self._gaps[before] = None
         gap.start = gap.position = last + 1
         if gap.start > gap.through:
             del self._gaps[gap]

@@ -100,3 +100,25 @@ def test_a_delivery_that_stops_while_it_is_being_filled_asks_nobody_again(filled
     filled.gaps.stopped(other, BEGIN, asker=None, now=1.0)
 
     assert filled.publisher.asked[1:] == [(BEGIN, END)]
+
+
+def test_what_came_before_a_range_that_was_given_up_is_not_forgotten():
+    store = TrackStore(TRACK, properties=EMPTY_PROPERTIES, authoritative=False)
+    publisher = Publisher(store)
+    disk = SimpleNamespace(held=IntervalSet(), is_reading=lambda _position: False)
+    gaps = Gaps(store, [], publisher, disk, live_wait=1.0, stall_wait=30.0)
+    owner = Slow()
+    publisher.answers = False
+    gaps.wait(owner, BEGIN, END, now=0.0)
+    add(store, 0)
+    add(store, 1)
+    publisher.ask_for = lambda *_, **__: False
+    gaps.reconsider(now=1.0)
+    given_up = list(owner.given_up)
+    del publisher.ask_for
+    store.drop_group(0)
+
+    gaps.stopped(owner, BEGIN, asker=None, now=2.0)
+
+    assert given_up == [(Location(0, 2), Location(0, 3))]
+    assert publisher.asked[1:] == [(BEGIN, to_position(Location(0, 1)))]
