@@ -25,6 +25,7 @@ __all__ = (
     "LocalProtocolError",
     "MalformedTrack",
     "ManifestError",
+    "NotAuthentic",
     "ProtocolError",
     "PublishDoneCode",
     "RemoteProtocolError",
@@ -297,6 +298,22 @@ class IntegrityError(DataError):
 
 class ManifestError(DataError):
     """A manifest cannot be parsed, breaks a limit, or contradicts what is known."""
+
+
+class NotAuthentic(DataError):
+    """Nobody who is trusted made these bytes: no signature or tag of a known key is on them.
+
+    Attributes:
+        reason: Short fixed word for counters, for example ``"signature"``.
+    """
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(reason, text)
+        self.reason = reason
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.reason})"
 
 
 class UnsupportedEncoding(DataError):
