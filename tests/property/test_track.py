@@ -10,9 +10,10 @@ from tests.unit.moqt.track.pair import Site
 from kvcs.errors import MalformedTrack, PublishDoneCode
 from kvcs.moqt.codepoints import GroupOrder, ObjectStatus, ParameterType, RangeMarker
 from kvcs.moqt.session.events import SubscriptionDrained
+from kvcs.moqt.track.contents import Absent, Found, Unknown
 from kvcs.moqt.track.costs import OBJECT_OVERHEAD_BYTES
 from kvcs.moqt.track.interval import IntervalSet
-from kvcs.moqt.track.store import Absent, Found, TrackStore, Unknown
+from kvcs.moqt.track.store import TrackStore
 from kvcs.moqt.wire.filters import LocationFilter, Range, RangeFilter
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES

@@ -11,8 +11,9 @@ Source: MOQT draft 22, Sections 3.2, 9.12 and 11.1.1.
 
 from collections.abc import Callable
 
+from kvcs.moqt.track.contents import Absent, Found, Unknown
 from kvcs.moqt.track.interval import IntervalSet, to_location, to_position
-from kvcs.moqt.track.store import Absent, Found, TrackStore, Unknown
+from kvcs.moqt.track.store import TrackStore
 from kvcs.names import Location
 from kvcs.relay.disk.track import DiskTrack
 from kvcs.relay.gaps import Gaps

@@ -22,11 +22,12 @@ from enum import Enum, auto
 from typing import Final, Protocol
 
 from kvcs.moqt.codepoints import GroupOrder, RangeMarker
+from kvcs.moqt.track.contents import Absent, Found, Unknown
 from kvcs.moqt.track.delivery import Delivery
 from kvcs.moqt.track.fetch_delivery import FetchDelivery
 from kvcs.moqt.track.interval import to_location, to_position
 from kvcs.moqt.track.object_ids import ObjectIds
-from kvcs.moqt.track.store import Absent, Found, TrackStore, Unknown
+from kvcs.moqt.track.store import TrackStore
 from kvcs.moqt.track.subscription_delivery import SubscriptionDelivery
 from kvcs.names import Location
 from kvcs.relay.disk.track import DiskTrack

@@ -1,19 +1,18 @@
-"""What upstream requests need of the Track that they work for."""
+"""Where upstream requests put what they receive: `Intake`, or less in tests."""
 
 from typing import Protocol
 
-from kvcs.errors import MalformedTrack
 from kvcs.moqt.track.arriving import Arriving
 from kvcs.moqt.track.store import TrackStore
 from kvcs.moqt.wire.object import Object
-from kvcs.names import FullTrackName
+from kvcs.names import FullTrackName, Location
 from kvcs.relay.peer import Peer
 
 __all__ = ("ObjectSink",)
 
 
 class ObjectSink(Protocol):
-    """The Track that upstream requests work for.
+    """The way into a Track.
 
     Attributes:
         name: Its name.
@@ -54,6 +53,10 @@ class ObjectSink(Protocol):
         """Let an Object go on while it arrives; raises MalformedTrack."""
         ...
 
-    def malformed(self, peer: Peer, error: MalformedTrack, *, now: float) -> None:
-        """Contain a Track that contradicts itself."""
+    def mark_absent(self, start: int, through: int) -> None:
+        """Note that nothing is at these positions, which may be none."""
+        ...
+
+    def largest_advertised(self, largest: Location | None) -> None:
+        """Note a LARGEST_OBJECT of a publisher."""
         ...

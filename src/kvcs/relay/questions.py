@@ -15,11 +15,11 @@ from typing import Final, Protocol
 from kvcs.errors import RequestErrorCode
 from kvcs.moqt.codepoints import LocationFilterType
 from kvcs.moqt.session.events import FetchReceived, TrackStatusReceived
+from kvcs.moqt.track.contents import Absent, Found, Unknown
 from kvcs.moqt.track.delivery import OnGap
 from kvcs.moqt.track.fetch_delivery import FetchDelivery
 from kvcs.moqt.track.interval import MAX_POSITION, to_location, to_position
 from kvcs.moqt.track.object_ids import ObjectIds
-from kvcs.moqt.track.store import Absent, Found, Unknown
 from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.names import Location
 from kvcs.relay.host import Host

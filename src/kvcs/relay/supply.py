@@ -28,18 +28,18 @@ from kvcs.moqt.session.events import (
     RequestRejected,
     SubscribeAccepted,
 )
-from kvcs.moqt.track.arriving import Arriving
+from kvcs.moqt.track.contents import Found
 from kvcs.moqt.track.delivery import Delivery
 from kvcs.moqt.track.interval import MAX_POSITION, to_location, to_position
-from kvcs.moqt.track.store import Found, TrackStore
+from kvcs.moqt.track.store import TrackStore
 from kvcs.moqt.wire.filters import LocationFilter
-from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
 from kvcs.names import FullTrackName, Location
 from kvcs.relay.ends import Ends
 from kvcs.relay.gaps import Gaps
 from kvcs.relay.host import Host, SupplyListener
 from kvcs.relay.inquiries import Inquiries
+from kvcs.relay.intake import Intake
 from kvcs.relay.moves import Moves
 from kvcs.relay.namespaces import PeerId
 from kvcs.relay.new_groups import NewGroups
@@ -75,6 +75,7 @@ class Supply:
         store: What is held and known of it.
         subscriptions: Upstream subscriptions that are not over.
         publishers: Who may be asked for more.
+        intake: The way of what they send into the store.
         inquiries: What they are asked.
         gaps: What deliveries wait for.
         stored: What the disk has of the Track.
@@ -87,6 +88,12 @@ class Supply:
         self.store = TrackStore(name, properties=EMPTY_PROPERTIES, authoritative=False)
         self.subscriptions: list[UpstreamSubscription] = []
         self.publishers = Publishers(name.namespace, host, self.subscriptions)
+        self.intake = Intake(
+            self.store,
+            host,
+            lambda: self.stored.disk,
+            is_distrusted=self.publishers.is_distrusted,
+        )
         self.inquiries = Inquiries(
             self, self.publishers, host, may_ask_later=lambda: self.switchover.is_waiting
         )
@@ -95,7 +102,7 @@ class Supply:
             host.cache,
             host.disk,
             is_wanted=lambda: not (self.is_idle and listener.is_idle),
-            learn_properties=self._learn_properties,
+            learn_properties=self.intake.learn_properties,
             look_again=self._look_again,
         )
         self.gaps = Gaps(
@@ -119,7 +126,6 @@ class Supply:
         self.switchover = Switchover(self, wait=host.limits.publisher_wait)
         self._host = host
         self._listener = listener
-        self._has_properties = False
         self._alarm: float | None = None
 
     def __repr__(self) -> str:
@@ -209,7 +215,7 @@ class Supply:
 
     def publish(self, peer: Peer, event: PublishReceived, *, now: float) -> None:
         """Take a PUBLISH that was accepted; what is pushed warms the cache."""
-        self._learn_properties(event.properties)
+        self.intake.learn_properties(event.properties)
         subscription = UpstreamSubscription.published(self, peer, event, now=now)
         self.subscriptions.append(subscription)
         subscription.resume(now=now)
@@ -249,64 +255,17 @@ class Supply:
                 self.inquiries.fetches.remove(fetch)
                 fetch.cancel(StreamResetCode.CANCELLED, now=now)
 
-    # What arrives (Sink).
-
-    def receive_object(
-        self,
-        obj: Object,
-        peer: Peer,
-        *,
-        follows: int | None,
-        fetched: bool,
-        began_at: float | None = None,
-        now: float,
-    ) -> None:
-        """Take an Object; raises MalformedTrack."""
-        # What expires counts from the first octet on (Section 10.3).
-        received_at = now if began_at is None else began_at
-        metrics = self._host.metrics
-        metrics.objects_in += 1
-        metrics.bytes_in += len(obj.payload)
-        if self.publishers.is_distrusted(peer):
-            metrics.objects_rejected["malformed"] += 1
-            return
-        if not self.store.add(obj, now=received_at, follows=follows, fetched=fetched):
-            metrics.objects_rejected["duplicate"] += 1
-            return
-        self._host.cache.grew(self.name, now=now, received_at=received_at)
-        self.stored.disk.keep(obj, received_at, now=now)
-        if self._host.cache.is_crowded_by(self.name):
-            raise MalformedTrack("more Groups than the cache can remember")
-
-    @property
-    def cut_through_bytes(self) -> int:
-        """Objects of at least so many octets go on while they arrive."""
-        return self._host.limits.cut_through_bytes
-
-    def begin_object(self, arriving: Arriving, peer: Peer, *, now: float) -> None:
-        """Let an Object go on while it arrives; raises MalformedTrack."""
-        if not self.publishers.is_distrusted(peer):
-            self.store.begin(arriving, now=now)
+    # News from publishers (SubscriptionSink, FetchSink, StatusSink).
 
     def stream_ended(self, *, now: float) -> None:
         """Note that a Subgroup stream of a publisher is over."""
         self._look_again(now)
-
-    def mark_absent(self, start: int, through: int) -> None:
-        """Note that nothing is at these positions, which may be none."""
-        if start <= through:
-            self.store.mark_absent(to_location(start), to_location(through))
 
     def mark_unknown(
         self, fetch: UpstreamFetch, start: int, through: int, marker: RangeMarker, *, now: float
     ) -> None:
         """Note that a FETCH does not say what is at those of these positions that it asks for."""
         self.gaps.mark_unknown(fetch, start, through, marker, now=now)
-
-    def largest_advertised(self, largest: Location | None) -> None:
-        """Note a LARGEST_OBJECT of a publisher."""
-        if largest is not None:
-            self.store.raise_largest(largest)
 
     def malformed(self, peer: Peer, error: MalformedTrack, *, now: float) -> None:
         """Contain a Track that contradicts itself."""
@@ -332,7 +291,7 @@ class Supply:
     ) -> None:
         """Note that a publisher accepted a subscription."""
         self._host.metrics.upstream_subscriptions += 1
-        self._learn_properties(properties)
+        self.intake.learn_properties(properties)
         self._watch_join_group(subscription, now)
         self._moves.established(subscription, now=now)
         self.switchover.established(now=now)
@@ -367,7 +326,7 @@ class Supply:
     ) -> None:
         """Note a PUBLISH_STATE_NOTIFY of a publisher."""
         before = self.store.largest
-        self.largest_advertised(largest)
+        self.intake.largest_advertised(largest)
         if self._listener.wants_objects:
             subscription.resume(now=now)
         if self.store.largest != before:
@@ -408,7 +367,7 @@ class Supply:
 
     def fetch_answered(self, fetch: UpstreamFetch, properties: Properties, *, now: float) -> None:
         """Note that FETCH_OK arrived; raises MalformedTrack."""
-        self._learn_properties(properties)
+        self.intake.learn_properties(properties)
         if fetch.end is None:
             return
         end = to_location(fetch.end)
@@ -465,8 +424,8 @@ class Supply:
         self.inquiries.statuses.remove(status)
         match answer:
             case RequestAccepted() | SubscribeAccepted():
-                self._learn_properties(answer.properties)
-                self.largest_advertised(answer.parameters.largest_object)
+                self.intake.learn_properties(answer.properties)
+                self.intake.largest_advertised(answer.parameters.largest_object)
                 self._listener.probe_answered(status, now=now)
                 self._ends.status_answered(status, now=now)
             case RequestRejected():
@@ -495,14 +454,6 @@ class Supply:
                 self._host.schedule(now + self._host.limits.live_wait, look)
 
         self._host.schedule(now + self._host.limits.live_wait, look)
-
-    def _learn_properties(self, properties: Properties) -> None:
-        """Keep the Track Properties; a newer set replaces an older one whole (Section 8.4)."""
-        if properties.raw or not self._has_properties:
-            if properties != self.store.properties:
-                self.stored.disk.note_properties()
-            self.store.properties = properties
-            self._has_properties = True
 
     def _refused(self, subscription: UpstreamSubscription, refusal: Refusal, now: float) -> None:
         self.publishers.refuse(subscription.peer, now=now)

@@ -50,7 +50,6 @@ from kvcs.relay.peer import Peer
 from kvcs.relay.upstream_streams import UpstreamStreams
 
 __all__ = (
-    "ObjectSink",
     "SubscriptionSink",
     "SubscriptionWish",
     "UpstreamState",
@@ -68,15 +67,20 @@ class UpstreamState(Enum):
     DONE = auto()
 
 
-class SubscriptionSink(ObjectSink, Protocol):
+class SubscriptionSink(Protocol):
     """The Track that an upstream subscription works for."""
+
+    @property
+    def intake(self) -> ObjectSink:
+        """The way of what arrives into the Track."""
+        ...
+
+    def malformed(self, peer: Peer, error: MalformedTrack, *, now: float) -> None:
+        """Contain a Track that contradicts itself."""
+        ...
 
     def stream_ended(self, *, now: float) -> None:
         """Note that a Subgroup stream of a publisher is over."""
-        ...
-
-    def largest_advertised(self, largest: Location | None) -> None:
-        """Note a LARGEST_OBJECT of a publisher."""
         ...
 
     def subscription_established(
@@ -169,9 +173,9 @@ class UpstreamSubscription:
         self.was_established = False
         self._sink = sink
         self._status: int = PublishDoneCode.INTERNAL_ERROR
-        self._streams = UpstreamStreams(sink, peer)
+        self._streams = UpstreamStreams(sink.intake, peer)
         self._has_lost = False
-        peer.session.take_payloads(request_id, sink.cut_through_bytes)
+        peer.session.take_payloads(request_id, sink.intake.cut_through_bytes)
         peer.follow(request_id, self._receive)
 
     @classmethod
@@ -185,7 +189,7 @@ class UpstreamSubscription:
             rendezvous_timeout_ms=wish.rendezvous_ms or None,
             new_group_request=wish.new_group,
         )
-        request_id = peer.session.subscribe(sink.name, parameters, now=now)
+        request_id = peer.session.subscribe(sink.intake.name, parameters, now=now)
         peer.wake()
         return cls(sink, peer, request_id, forward=wish.forward)
 
@@ -329,9 +333,9 @@ class UpstreamSubscription:
 
     def _receive_datagram(self, event: DatagramReceived, now: float) -> None:
         obj = event.obj
-        self._sink.receive_object(obj, self.peer, follows=None, fetched=False, now=now)
+        self._sink.intake.receive_object(obj, self.peer, follows=None, fetched=False, now=now)
         if event.end_of_group:
-            self._sink.store.finish_subgroup(
+            self._sink.intake.store.finish_subgroup(
                 obj.group_id, None, end_of_group=True, final_object_id=obj.object_id, now=now
             )
 
@@ -340,7 +344,7 @@ class UpstreamSubscription:
         self.was_established = True
         if self.state is UpstreamState.PENDING:
             self.state = UpstreamState.ESTABLISHED
-        self._sink.largest_advertised(largest)
+        self._sink.intake.largest_advertised(largest)
         if self.forward and self.live_from is None:
             self.live_from = 0 if largest is None else to_position(largest) + 1
         if parameters.expires_ms:

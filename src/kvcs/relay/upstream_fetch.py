@@ -47,11 +47,16 @@ def range_filter(start: int, through: int) -> LocationFilter:
     return LocationFilter.absolute_range(first.group_id, first.object_id, delta, last.object_id)
 
 
-class FetchSink(ObjectSink, Protocol):
+class FetchSink(Protocol):
     """The Track that an upstream FETCH works for."""
 
-    def mark_absent(self, start: int, through: int) -> None:
-        """Note that nothing is at these positions, which may be none."""
+    @property
+    def intake(self) -> ObjectSink:
+        """The way of what arrives into the Track."""
+        ...
+
+    def malformed(self, peer: Peer, error: MalformedTrack, *, now: float) -> None:
+        """Contain a Track that contradicts itself."""
         ...
 
     def mark_unknown(
@@ -107,7 +112,7 @@ class UpstreamFetch:
         self.end_of_track = False
         self._sink = sink
         self._finished = False
-        largest = sink.store.largest
+        largest = sink.intake.store.largest
         self._ends_with_group = (
             self.through & MAX_VI64 == MAX_VI64
             and largest is not None
@@ -134,7 +139,7 @@ class UpstreamFetch:
             parameters: What is asked for: the range, and Object IDs at most.
             now: Monotonic seconds.
         """
-        request_id = peer.session.fetch(sink.name, parameters, now=now)
+        request_id = peer.session.fetch(sink.intake.name, parameters, now=now)
         peer.wake()
         return cls(sink, peer, request_id, span, ids=ObjectIds.of(parameters.range_filters))
 
@@ -187,7 +192,7 @@ class UpstreamFetch:
             return
         self._account(position, now)
         try:
-            self._sink.receive_object(
+            self._sink.intake.receive_object(
                 obj, self.peer, follows=None, fetched=True, began_at=event.began_at, now=now
             )
         except MalformedTrack as error:
@@ -199,7 +204,7 @@ class UpstreamFetch:
             return
         start, self.position = self.position, through + 1
         if marker is RangeMarker.NON_EXISTENT and self.ids is None:
-            self._sink.mark_absent(start, through)
+            self._sink.intake.mark_absent(start, through)
         else:
             self._sink.mark_unknown(self, start, through, marker, now=now)
 
@@ -212,7 +217,7 @@ class UpstreamFetch:
         if start >= position:
             return
         if self.ids is None:
-            self._sink.mark_absent(start, position - 1)
+            self._sink.intake.mark_absent(start, position - 1)
         else:
             self._sink.mark_unknown(self, start, position - 1, RangeMarker.UNKNOWN, now=now)
 
@@ -224,7 +229,7 @@ class UpstreamFetch:
         # it is Largest; so nothing follows in that Group.
         end = min(self.end, self.through)
         if self.ids is not None and self._ends_with_group:
-            self._sink.mark_absent(end + 1, self.through)
+            self._sink.intake.mark_absent(end + 1, self.through)
         self._account(self.through + 1 if self._ends_with_group else end + 1, now)
         self._fail(now, RangeMarker.UNKNOWN)
 

@@ -16,7 +16,7 @@ from kvcs.kv import (
     parse_manifest,
 )
 from kvcs.moqt.codepoints import ObjectStatus, PropertyType
-from kvcs.moqt.track.store import Absent, Found
+from kvcs.moqt.track.contents import Absent, Found
 from kvcs.names import Location
 
 LAYERS = 20

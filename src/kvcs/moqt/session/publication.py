@@ -7,6 +7,7 @@ Source: MOQT draft 22, Sections 3.1 and 9.8.
 
 from typing import Final
 
+from kvcs.moqt.codepoints import GroupOrder
 from kvcs.moqt.session.actions import RequestId, StreamId, TrackAlias
 from kvcs.moqt.session.aliases import Aliases
 from kvcs.moqt.session.context import Context
@@ -165,9 +166,20 @@ class Publications:
         if refusal is not None:
             self._requests.send_error(request, *refusal)
         else:
-            self._registry.add_trigger(request, request.request_id, None)
+            order = self._fill_order(message.track)
+            self._registry.add_trigger(request, request.request_id, order)
             self._context.emit(
                 PublishReceived(
                     request.request_id, message.track, request.parameters, message.properties
                 )
             )
+
+    def _fill_order(self, track: FullTrackName) -> GroupOrder | None:
+        """Return the order of Groups in the fill that a SUBSCRIBE_TRACKS of ours asked for."""
+        for request in self._registry.by_id.values():
+            is_ours = request.is_requester and request.kind is RequestKind.SUBSCRIBE_TRACKS
+            if not is_ours or request.namespace is None or request.parameters.fill is None:
+                continue
+            if request.namespace.is_prefix_of(track.namespace):
+                return request.parameters.fill.group_order
+        return None

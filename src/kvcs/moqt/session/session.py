@@ -14,7 +14,8 @@ or a stream raises.
 
 This file is the face; `parts` wires what is behind it: `setup` (control streams),
 `requests` and `updates` (what all requests share), one file per kind of request,
-`incoming` and `outgoing` (data streams), `expiry` (deadlines). `state` explains the tables.
+`incoming` and `outgoing` (data streams; `sending` is the face of these), `expiry` (deadlines).
+`state` explains the tables.
 
 Source: MOQT draft 22.
 """
@@ -30,26 +31,24 @@ from kvcs.errors import (
     StreamResetCode,
     TransportError,
 )
-from kvcs.moqt.codepoints import GroupOrder, RangeMarker
 from kvcs.moqt.session.actions import Action, CloseSession, RequestId, StreamId
 from kvcs.moqt.session.context import Context
 from kvcs.moqt.session.events import Event, SessionClosed
 from kvcs.moqt.session.expiry import Expiry
 from kvcs.moqt.session.limits import SessionConfig, Side
 from kvcs.moqt.session.parts import Parts
+from kvcs.moqt.session.sending import SendingSession
 from kvcs.moqt.session.state import State
-from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.parameters import NO_PARAMETERS, Parameters
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
 from kvcs.moqt.wire.request import Redirect
 from kvcs.moqt.wire.setup import SetupOptions
-from kvcs.moqt.wire.subgroup import SubgroupHeader
 from kvcs.names import FullTrackName, Location, TrackNamespace
 
 __all__ = ("Session",)
 
 
-class Session:
+class Session(SendingSession):
     """One MOQT session over one QUIC connection.
 
     Args:
@@ -58,9 +57,9 @@ class Session:
     """
 
     def __init__(self, side: Side, config: SessionConfig) -> None:
-        self._closed = False
-        self._context = context = Context(side, config)
+        context = Context(side, config)
         parts = Parts(context)
+        super().__init__(context, parts.outgoing)
         self._registry = parts.registry
         self._control = parts.control
         self._arrivals = parts.arrivals
@@ -72,7 +71,6 @@ class Session:
         self._track_statuses = parts.track_statuses
         self._namespaces = parts.namespaces
         self._incoming = parts.incoming
-        self._outgoing = parts.outgoing
         self._expiry = Expiry(context, parts)
 
     def __repr__(self) -> str:
@@ -177,10 +175,6 @@ class Session:
     def is_announced(self, request_id: RequestId, suffix: TrackNamespace) -> bool:
         """Tell whether a namespace was announced on a request and not withdrawn."""
         return not self._closed and self._namespaces.is_announced(request_id, suffix)
-
-    def is_open(self, stream_id: StreamId) -> bool:
-        """Tell whether a data stream of ours can be written."""
-        return not self._closed and stream_id in self._outgoing
 
     def open_streams(self, request_id: RequestId) -> frozenset[StreamId]:
         """Return the open data streams of a request, in either direction."""
@@ -451,111 +445,7 @@ class Session:
         if self._command(now):
             self._subscriptions.finish(request_id, code, reason)
 
-    # Data of ours.
-
-    def open_subgroup(
-        self, request_id: RequestId, header: SubgroupHeader, *, priority: int, now: float
-    ) -> StreamId:
-        """Open a Subgroup stream; the session fills in the Track Alias."""
-        self._living(now)
-        return self._outgoing.open_subgroup(request_id, header, priority=priority)
-
-    def open_fetch_stream(
-        self,
-        request_id: RequestId,
-        *,
-        order: GroupOrder = GroupOrder.ASCENDING,
-        priority: int,
-        now: float,
-    ) -> StreamId:
-        """Open the stream of a FETCH or of a fill.
-
-        Args:
-            request_id: The FETCH; or the SUBSCRIBE, PUBLISH or REQUEST_UPDATE
-                (`UpdateReceived.update_id`) that asked for the fill.
-            order: Order of Groups.
-            priority: QUIC priority, an even value from 4.
-            now: Monotonic seconds.
-        """
-        self._living(now)
-        return self._outgoing.open_fetch(request_id, order=order, priority=priority)
-
-    def send_object(self, stream_id: StreamId, obj: Object, *, now: float) -> None:
-        """Write an Object; its payload becomes an action of its own, uncopied."""
-        if self._command(now):
-            self._outgoing.send_object(stream_id, obj)
-
-    def begin_object(
-        self, stream_id: StreamId, obj: Object, payload_length: int, *, now: float
-    ) -> None:
-        """Write the header of an Object whose payload is not whole yet.
-
-        `send_payload` gives the payload, in any number of parts; until the last of them nothing
-        else can be written on the stream, and it can end with a reset alone.
-
-        Args:
-            stream_id: The data stream.
-            obj: The Object, with an empty payload.
-            payload_length: Octets of the payload, at least one.
-            now: Monotonic seconds.
-        """
-        if self._command(now):
-            self._outgoing.begin_object(stream_id, obj, payload_length)
-
-    def send_payload(self, stream_id: StreamId, data: bytes, *, now: float) -> None:
-        """Write the next octets of an Object that was begun with `begin_object`."""
-        if self._command(now):
-            self._outgoing.send_payload(stream_id, data)
-
-    def send_marker(
-        self, stream_id: StreamId, marker: RangeMarker, location: Location, *, now: float
-    ) -> None:
-        """Write an End of Range record on a fetch stream."""
-        if self._command(now):
-            self._outgoing.send_marker(stream_id, marker, location)
-
-    def finish_stream(self, stream_id: StreamId, *, now: float) -> None:
-        """End a data stream with FIN: all that belongs on it was sent."""
-        if self._command(now):
-            self._outgoing.finish(stream_id)
-
-    def reset_stream(self, stream_id: StreamId, code: int, *, now: float) -> None:
-        """End a data stream early, with a code of Section 12.5."""
-        if self._command(now):
-            self._outgoing.reset(stream_id, code)
-
-    def set_stream_priority(self, stream_id: StreamId, priority: int, *, now: float) -> None:
-        """Rank a data stream anew."""
-        if self._command(now):
-            self._outgoing.prioritize(stream_id, priority)
-
-    def send_datagram(
-        self, request_id: RequestId, obj: Object, *, end_of_group: bool = False, now: float
-    ) -> None:
-        """Send an Object of a subscription in a datagram, which may be lost.
-
-        Args:
-            request_id: The subscription.
-            obj: The Object, of no Subgroup.
-            end_of_group: It is known that its Group has no larger one.
-            now: Monotonic seconds.
-        """
-        if self._command(now):
-            self._outgoing.send_datagram(request_id, obj, end_of_group=end_of_group)
-
     # The inside.
-
-    def _command(self, now: float) -> bool:
-        """Note the time of a command; tell whether it can still matter."""
-        if not self._closed:
-            self._context.now = now
-        return not self._closed
-
-    def _living(self, now: float) -> None:
-        """Note the time of a command that opens something."""
-        if self._closed:
-            raise LocalProtocolError("the session is closed")
-        self._context.now = now
 
     def _request(self, now: float) -> None:
         self._living(now)

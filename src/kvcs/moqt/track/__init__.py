@@ -1,5 +1,6 @@
 """Objects of a Track in memory, and what each subscriber is still owed of them."""
 
+from kvcs.moqt.track.contents import Absent, Found, Unknown
 from kvcs.moqt.track.delivery import (
     Delivery,
     DeliveryTerms,
@@ -17,12 +18,7 @@ from kvcs.moqt.track.responder import (
     SubscriptionService,
     TrackResponder,
 )
-from kvcs.moqt.track.store import (
-    Absent,
-    Found,
-    TrackStore,
-    Unknown,
-)
+from kvcs.moqt.track.store import TrackStore
 from kvcs.moqt.track.subscription_delivery import (
     SubscriptionDelivery,
 )

@@ -19,10 +19,11 @@ from collections.abc import Callable
 from kvcs.moqt.codepoints import GroupOrder, RangeMarker
 from kvcs.moqt.session.actions import RequestId, StreamId
 from kvcs.moqt.session.session import Session
+from kvcs.moqt.track.contents import Absent, Found, Unknown
 from kvcs.moqt.track.delivery import DeliveryTerms, OnGap, OnStopped, Rank, transport_priority
 from kvcs.moqt.track.interval import IntervalSet, to_location, to_position
 from kvcs.moqt.track.object_ids import ObjectIds
-from kvcs.moqt.track.store import Absent, Found, TrackStore, Unknown
+from kvcs.moqt.track.store import TrackStore
 from kvcs.moqt.wire.object import Object
 from kvcs.names import Location
 from kvcs.varint import MAX_VI64

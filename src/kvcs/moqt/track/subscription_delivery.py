@@ -21,7 +21,6 @@ Source: MOQT draft 22, Sections 3.1, 5.1, 5.2, 7.5 and 11.3.
 """
 
 from collections.abc import Callable, Mapping
-from heapq import heapify, heappop, heappush
 from typing import Final
 
 from kvcs.errors import PublishDoneCode, StreamResetCode
@@ -29,6 +28,7 @@ from kvcs.moqt.codepoints import GroupOrder, RangeMarker
 from kvcs.moqt.session.actions import RequestId, StreamId
 from kvcs.moqt.session.session import Session
 from kvcs.moqt.track.cursor import Cursor
+from kvcs.moqt.track.cursor_queue import CursorQueue
 from kvcs.moqt.track.datagrams import next_datagram
 from kvcs.moqt.track.delivery import DeliveryTerms, OnGap, OnStopped, Rank, transport_priority
 from kvcs.moqt.track.early import EarlyObject, arriving_in
@@ -94,8 +94,7 @@ class SubscriptionDelivery:
         self._cursors: dict[Subgroup, Cursor] = {}
         self._done: set[Subgroup] = set()
         self._cut: set[Subgroup] = set()
-        self._queue: list[tuple[tuple[int, int, int], Cursor]] = []
-        self._waiting: set[Cursor] = set()
+        self._queue = CursorQueue()
         self._streams = SubgroupStreams(
             request_id, max_open=MAX_OPEN_SUBGROUPS, is_drained=is_drained
         )
@@ -110,7 +109,7 @@ class SubscriptionDelivery:
     def __repr__(self) -> str:
         return (
             f"<SubscriptionDelivery request={self._request_id} track={self._store.track}"
-            f" queued={len(self._queue)} waiting={len(self._waiting)} {self._streams}>"
+            f" {self._queue} {self._streams}>"
         )
 
     @property
@@ -125,7 +124,7 @@ class SubscriptionDelivery:
 
     def rank(self) -> Rank:
         """Return the rank of the next Object."""
-        publisher_priority = self._queue[0][0][0] if self._queue else 255
+        publisher_priority = self._queue.first.key[0] if self._queue else 255
         return self.terms.subscriber_priority, publisher_priority, 1
 
     def needs(self, group_id: int) -> bool:
@@ -216,14 +215,14 @@ class SubscriptionDelivery:
             size_bytes = serve(cursor, session, now)
             if size_bytes:
                 return size_bytes
-        if self._ending is not None and not self._waiting:
+        if self._ending is not None and not self._queue.has_parked:
             self._conclude(session, *self._ending, now=now)
         return 0
 
     # Following the store.
 
     def _store_changed(self, subgroup: Subgroup | None) -> None:
-        if self._waiting:
+        if self._queue.has_parked:
             self._retry(None if subgroup is None else subgroup.group_id)
         if subgroup is None or not self.terms.forward:
             return
@@ -313,25 +312,13 @@ class SubscriptionDelivery:
         return LocationRange(self._start, self.terms.location_range.end)
 
     def _enqueue(self, cursor: Cursor) -> None:
-        if not cursor.queued and cursor not in self._waiting:
-            cursor.queued = True
-            heappush(self._queue, (cursor.key, cursor))
+        if self._queue.add(cursor):
             self.wake()
-
-    def _dequeue(self, cursor: Cursor) -> None:
-        cursor.queued = False
-        if self._queue[0][1] is cursor:
-            heappop(self._queue)
-        else:
-            self._queue.remove((cursor.key, cursor))
-            heapify(self._queue)
 
     def _retry(self, group_id: int | None = None) -> None:
         """Look again at what waits, in one Group if nothing changed elsewhere."""
-        waiting = [c for c in self._waiting if group_id in (None, c.subgroup.group_id)]
-        self._waiting.difference_update(waiting)
-        for cursor in waiting:
-            self._enqueue(cursor)
+        if self._queue.unpark(group_id):
+            self.wake()
 
     def wake(self) -> None:
         """Have the outbox look at this delivery again."""
@@ -345,14 +332,14 @@ class SubscriptionDelivery:
 
         None if all streams are taken, and none of them may be given up yet.
         """
-        first = self._queue[0][1]
+        first = self._queue.first
         has_stream = first.stream_id is not None or first.is_datagram
         # What is on its way takes no stream from others.
         if has_stream or self._streams.has_room or first.next_id() is None:
             return first
-        open_cursors = [entry for entry in self._queue if entry[1].stream_id is not None]
-        if open_cursors:
-            return min(open_cursors)[1]
+        with_stream = self._queue.first_with_stream()
+        if with_stream is not None:
+            return with_stream
         return first if self._streams.make_room(session, now=now) else None
 
     def _serve(self, cursor: Cursor, session: Session, now: float) -> int:
@@ -367,8 +354,7 @@ class SubscriptionDelivery:
         if early.is_sent:
             cursor.finish_early(early.arriving.obj.object_id)
         elif not size_bytes:
-            self._dequeue(cursor)
-            self._waiting.add(cursor)
+            self._queue.park(cursor)
         return size_bytes
 
     def _serve_held(self, cursor: Cursor, session: Session, now: float) -> int:
@@ -387,7 +373,7 @@ class SubscriptionDelivery:
         end = self.terms.location_range.end
         if end is not None and location > end:
             self._streams.retire(cursor, session, now=now)
-            self._dequeue(cursor)
+            self._queue.remove(cursor)
             return 0
         obj = self._store.held(location.group_id, object_id, now=now)
         is_next = obj is not None and self._continues(cursor, obj, now)
@@ -443,7 +429,7 @@ class SubscriptionDelivery:
             now=now,
         )
         if obj is None:
-            self._dequeue(cursor)
+            self._queue.remove(cursor)
             return 0
         ends_group = self._store.group_end(obj.group_id) == obj.location and not obj.status
         session.send_datagram(self._request_id, obj, end_of_group=ends_group, now=now)
@@ -480,8 +466,7 @@ class SubscriptionDelivery:
             return False
         start, through = gap
         if self._on_gap is not None and to_position(start) not in self._given_up:
-            self._dequeue(cursor)
-            self._waiting.add(cursor)
+            self._queue.park(cursor)
             if cursor.asked_through is None or through > cursor.asked_through:
                 cursor.asked_through = through
                 self._on_gap(self, start, through)
@@ -531,7 +516,7 @@ class SubscriptionDelivery:
 
     def _settle(self, cursor: Cursor, session: Session, now: float) -> None:
         """Leave the queue with nothing to send, and end the stream if the Subgroup ended."""
-        self._dequeue(cursor)
+        self._queue.remove(cursor)
         final = cursor.subgroup.final_object_id
         if final is None or cursor.last_id < final:
             return
@@ -543,9 +528,7 @@ class SubscriptionDelivery:
 
     def _dismiss(self, cursor: Cursor) -> None:
         """Have nothing more to do with a Subgroup."""
-        if cursor.queued:
-            self._dequeue(cursor)
-        self._waiting.discard(cursor)
+        self._queue.discard(cursor)
         self._cursors.pop(cursor.subgroup, None)
         self._done.add(cursor.subgroup)
 
@@ -567,10 +550,7 @@ class SubscriptionDelivery:
 
     def _forget(self) -> None:
         """Owe nothing more of what is in the store."""
-        for cursor in self._cursors.values():
-            cursor.queued = False
         self._queue.clear()
-        self._waiting.clear()
         self._cursors.clear()
 
     def _conclude(

@@ -1,6 +1,7 @@
 import pytest
 
 from kvcs.errors import TerminationCode
+from kvcs.moqt.codepoints import GroupOrder
 from kvcs.moqt.session.actions import CloseSession, SendStream, StopSending
 from kvcs.moqt.session.events import (
     DatagramReceived,
@@ -15,7 +16,7 @@ from kvcs.moqt.session.events import (
     SubscriptionDrained,
 )
 from kvcs.moqt.wire.object import Object
-from kvcs.moqt.wire.parameters import Parameters
+from kvcs.moqt.wire.parameters import FillParameters, Parameters
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
 from kvcs.moqt.wire.publish import Publish, PublishDone
 from kvcs.moqt.wire.subgroup import SubgroupHeader
@@ -159,6 +160,23 @@ def test_fill_of_a_publication_names_the_publish(pair):
 
     assert events[1].trigger_id == request_id
     assert pair.client.streams_seen(request_id) == 1
+
+
+def test_fill_of_a_publication_comes_in_the_order_that_subscribe_tracks_asked_for(pair):
+    descending = Parameters(fill=FillParameters(group_order=GroupOrder.DESCENDING))
+    pair.client.subscribe_tracks(TrackNamespace((b"kvcs",)), descending, now=0)
+    request_id = pair.server.publish(TRACK, now=0)
+    stream_id = pair.server.open_fetch_stream(
+        request_id, order=GroupOrder.DESCENDING, priority=4, now=0
+    )
+    for group_id in (2, 1):
+        pair.server.send_object(stream_id, obj(0)._replace(group_id=group_id), now=0)
+
+    events, _ = pair.run()
+
+    assert not pair.client.is_closed
+    received = [event.obj.group_id for event in events if isinstance(event, ObjectReceived)]
+    assert received == [2, 1]
 
 
 def test_datagrams_reach_the_subscription_and_others_are_dropped(pair, to_client):

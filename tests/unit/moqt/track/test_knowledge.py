@@ -4,7 +4,8 @@ import pytest
 
 from kvcs.errors import MalformedTrack
 from kvcs.moqt.codepoints import ObjectStatus
-from kvcs.moqt.track.store import Absent, TrackStore, Unknown
+from kvcs.moqt.track.contents import Absent, Unknown
+from kvcs.moqt.track.store import TrackStore
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES
 from kvcs.names import FullTrackName, Location, TrackNamespace

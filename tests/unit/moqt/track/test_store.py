@@ -4,8 +4,9 @@ from kvcs.errors import LocalProtocolError, MalformedTrack
 from kvcs.moqt.codepoints import ObjectStatus, PropertyType
 from kvcs.moqt.track import absence as absence_module
 from kvcs.moqt.track import store as store_module
+from kvcs.moqt.track.contents import Absent, Found, Unknown
 from kvcs.moqt.track.costs import OBJECT_OVERHEAD_BYTES
-from kvcs.moqt.track.store import Absent, Found, TrackStore, Unknown
+from kvcs.moqt.track.store import TrackStore
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
 from kvcs.names import FullTrackName, Location, TrackNamespace
