@@ -3,11 +3,13 @@
 from collections.abc import Buffer
 from typing import assert_type
 
+from kvcs.cose import SigningKey, VerifyingKey
 from kvcs.kv import (
     CODECS,
     KVSP_PROVISIONAL,
     MANIFEST,
     RAW,
+    Binding,
     BlockKey,
     BlockPlace,
     Codec,
@@ -26,6 +28,8 @@ from kvcs.kv import (
     ScopeId,
     ScopeKey,
     Segment,
+    SignedManifest,
+    TrustedProducers,
     anchor_prefix,
     check_identity,
     codec,
@@ -38,7 +42,9 @@ from kvcs.kv import (
     publisher_priority,
     reusable_blocks,
     select_tracks,
+    sign_manifest,
     size_warnings,
+    verify_manifest,
     verify_payload,
 )
 from kvcs.names import FullTrackName, TrackNamespace
@@ -93,3 +99,12 @@ def describe(data: bytes, publication: PublicationName, scope_key: ScopeKey) -> 
     assert_type(select_tracks(manifest.segments[0]), tuple[DataTrackName, ...] | None)
     assert_type(ManifestCadence().due(8), bool)
     check_identity(manifest, publication, scope_key, KVSP_PROVISIONAL)
+
+
+def signing(manifest: Manifest, name: PublicationName, key: SigningKey) -> None:
+    data = sign_manifest(manifest, name, 3, key)
+    assert_type(data, bytes)
+    signed = verify_manifest(data, TrustedProducers((key.public,)), ManifestLimits())
+    assert_type(signed, SignedManifest)
+    assert_type(signed.key, VerifyingKey)
+    assert_type(signed.manifest.binding, Binding | None)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kvcs.cose import SigningKey
 from kvcs.errors import ConfigError
 from kvcs.kv.identity import KVSP_PROVISIONAL, IdentityProfile
 from kvcs.kv.manifest import ManifestCadence, ManifestLimits
@@ -56,6 +57,8 @@ class PublisherConfig:
             relay that has fetched all Objects still asks where the tracks end.
         hash_threshold_bytes: Layers of at least this size are hashed in a thread; None
             hashes everything in the event loop.
+        signing_key: Signs every version of the manifest, which is then on the track
+            ``manifest.cose``; None publishes a plain ``manifest``.
         authorization: Tokens sent with every request.
         profile: How identifiers are computed.
     """
@@ -74,6 +77,7 @@ class PublisherConfig:
     drain_timeout: float = 5.0
     settle_time: float = 0.5
     hash_threshold_bytes: int | None = _MIB
+    signing_key: SigningKey | None = None
     authorization: tuple[Token, ...] = ()
     profile: IdentityProfile = KVSP_PROVISIONAL
 

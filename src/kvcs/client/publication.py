@@ -37,6 +37,7 @@ from kvcs.errors import (
 from kvcs.kv.identity import BlockKey
 from kvcs.kv.manifest import DEFAULT_LIMITS, Manifest
 from kvcs.kv.naming import DataTrackName, PublicationName
+from kvcs.kv.signing import SIGNATURE_BYTES
 from kvcs.kv.sizing import manifest_bytes, size_warnings
 from kvcs.moqt.track.delivery import Delivery
 from kvcs.moqt.track.store import TrackStore
@@ -424,6 +425,7 @@ class Publication:
         """Refuse at once what no consumer could take, rather than when all is computed."""
         layers, limit = self._manifest.layers, DEFAULT_LIMITS.max_bytes
         size = manifest_bytes(layers, blocks, tracks=len(self.config.components))
+        size += SIGNATURE_BYTES if self.config.signing_key is not None else 0
         if size > limit:
             got = f"{size} for {blocks} blocks of {layers} layers"
             raise ConfigError("block_tokens", f"a manifest of at most {limit} octets", got)

@@ -22,11 +22,13 @@ from kvcs.kv.manifest import Manifest
 from kvcs.kv.naming import (
     MANIFEST,
     MANIFEST_PRIORITY,
+    SIGNED_MANIFEST,
     DataTrackName,
     PublicationName,
     publisher_priority,
 )
 from kvcs.kv.segment import Segment
+from kvcs.kv.signing import sign_manifest
 from kvcs.moqt.codepoints import ObjectStatus, PropertyType
 from kvcs.moqt.track.delivery import Delivery
 from kvcs.moqt.track.store import TrackStore
@@ -78,12 +80,14 @@ class PublishedTracks:
         self._properties = _track_properties(config.max_cache_duration)
         self._version = 0
         self._payload_bytes: dict[tuple[PublishedTrack, int], int] = {}
-        self._add_track(MANIFEST)
+        # A publication has exactly one manifest track.
+        self._manifest_name = MANIFEST if config.signing_key is None else SIGNED_MANIFEST
+        self._add_track(self._manifest_name)
 
     @property
     def manifest_track(self) -> PublishedTrack:
-        """The track of the manifest."""
-        return self.tracks[MANIFEST]
+        """The track of the manifest, signed or not."""
+        return self.tracks[self._manifest_name]
 
     @property
     def held_bytes(self) -> int:
@@ -163,7 +167,7 @@ class PublishedTracks:
         nobody is owed them.
         """
         store = self.manifest_track.store
-        payload = self.manifest.encode()
+        payload = self._encode_manifest()
         obj = Object(
             group_id=self._version,
             object_id=0,
@@ -175,6 +179,12 @@ class PublishedTracks:
         store.finish_subgroup(self._version, 0, end_of_group=True, now=now)
         self._version += 1
         return len(payload)
+
+    def _encode_manifest(self) -> bytes:
+        key = self._config.signing_key
+        if key is None:
+            return self.manifest.encode()
+        return sign_manifest(self.manifest, self.name, self._version, key)
 
     def end_manifest(self) -> None:
         """Note that no further version will come.

@@ -10,7 +10,14 @@ Source: RFC 9052, RFC 9053, RFC 9864, RFC 8392.
 from kvcs.cose.cbor import CborLimits, decode_cbor
 from kvcs.cose.envelope import DEFAULT_COSE_LIMITS, CoseLimits
 from kvcs.cose.keys import Algorithm, Curve, MacKey, SigningKey, VerifyingKey
-from kvcs.cose.message import Opened, encode_mac0, encode_sign1, open_mac0, open_sign1
+from kvcs.cose.message import (
+    Opened,
+    encode_mac0,
+    encode_sign1,
+    open_mac0,
+    open_sign1,
+    unverified_payload,
+)
 
 __all__ = (
     "DEFAULT_COSE_LIMITS",
@@ -27,4 +34,5 @@ __all__ = (
     "encode_sign1",
     "open_mac0",
     "open_sign1",
+    "unverified_payload",
 )

@@ -26,7 +26,14 @@ from kvcs.cose.envelope import (
 from kvcs.cose.keys import Algorithm, MacKey, SigningKey, VerifyingKey
 from kvcs.errors import NotAuthentic
 
-__all__ = ("Opened", "encode_mac0", "encode_sign1", "open_mac0", "open_sign1")
+__all__ = (
+    "Opened",
+    "encode_mac0",
+    "encode_sign1",
+    "open_mac0",
+    "open_sign1",
+    "unverified_payload",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +105,17 @@ def open_mac0(
         NotAuthentic: None of `keys` authenticates this; reasons as in `open_sign1`.
     """
     return _open(parse_envelope(data, tag=MAC0_TAG, limits=limits), "MAC0", keys, limits)
+
+
+def unverified_payload(
+    data: bytes | bytearray | memoryview, limits: CoseLimits = DEFAULT_COSE_LIMITS
+) -> bytes:
+    """Return the payload of a COSE_Sign1 that anybody may have made.
+
+    Raises:
+        NotAuthentic: Not such a message, or beyond a limit.
+    """
+    return bytes(parse_envelope(data, tag=SIGN1_TAG, limits=limits).payload)
 
 
 def _open[Key: (VerifyingKey, MacKey)](

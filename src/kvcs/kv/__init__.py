@@ -9,6 +9,7 @@ Source: KVCS draft.
 from kvcs.kv.codecs import CODECS, RAW, Codec, codec, codec_by_number
 from kvcs.kv.consistency import (
     check_anchor,
+    check_binding,
     check_identity,
     check_successor,
     matching_blocks,
@@ -28,7 +29,13 @@ from kvcs.kv.identity import (
     reusable_blocks,
 )
 from kvcs.kv.layout import Layout, layer_digest
-from kvcs.kv.manifest import Manifest, ManifestCadence, ManifestLimits, parse_manifest
+from kvcs.kv.manifest import (
+    Binding,
+    Manifest,
+    ManifestCadence,
+    ManifestLimits,
+    parse_manifest,
+)
 from kvcs.kv.naming import (
     MANIFEST,
     MANIFEST_PRIORITY,
@@ -51,6 +58,13 @@ from kvcs.kv.payload import (
     verify_payload,
 )
 from kvcs.kv.segment import Segment
+from kvcs.kv.signing import (
+    SignedManifest,
+    TrustedProducers,
+    parse_unverified,
+    sign_manifest,
+    verify_manifest,
+)
 from kvcs.kv.sizing import manifest_bytes, manifest_traffic_bytes, size_warnings
 
 __all__ = (
@@ -61,6 +75,7 @@ __all__ = (
     "MANIFEST_PRIORITY",
     "RAW",
     "SIGNED_MANIFEST",
+    "Binding",
     "BlockKey",
     "BlockPlace",
     "BlockSeries",
@@ -83,10 +98,13 @@ __all__ = (
     "ScopeId",
     "ScopeKey",
     "Segment",
+    "SignedManifest",
+    "TrustedProducers",
     "anchor_prefix",
     "block_keys_sha256",
     "candidate_prefixes",
     "check_anchor",
+    "check_binding",
     "check_identity",
     "check_successor",
     "codec",
@@ -98,9 +116,12 @@ __all__ = (
     "matching_blocks",
     "parse_manifest",
     "parse_scope_key",
+    "parse_unverified",
     "publisher_priority",
     "reusable_blocks",
     "select_tracks",
+    "sign_manifest",
     "size_warnings",
+    "verify_manifest",
     "verify_payload",
 )

@@ -7,16 +7,18 @@ Source: KVCS draft, "Manifest Track", "Track Names" and "Verification and Recove
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from kvcs.errors import KeyMismatch, ManifestError
+from kvcs.errors import KeyMismatch, ManifestError, NotAuthentic
 from kvcs.kv.codecs import CODECS, Codec
 from kvcs.kv.identity import BlockKey, IdentityProfile, ScopeKey, block_keys_sha256
-from kvcs.kv.manifest import Manifest
+from kvcs.kv.manifest import Binding, Manifest
 from kvcs.kv.naming import Component, DataTrackName, PublicationName
 from kvcs.kv.segment import Segment
 
 __all__ = (
     "check_anchor",
+    "check_binding",
     "check_identity",
     "check_successor",
     "matching_blocks",
@@ -74,6 +76,36 @@ def matching_blocks(
             partly = vouched and segment.end_block > len(block_keys)
             return len(block_keys) if partly else segment.first_block
     return manifest.blocks
+
+
+def check_binding(
+    manifest: Manifest, name: PublicationName, version: int, *, is_required: bool
+) -> None:
+    """Check that `manifest` says of itself what its place says: publication and version.
+
+    Whoever serves a manifest chose the place; its producer chose the members. What differs was
+    moved here from elsewhere, which is no fault of the publication.
+
+    Args:
+        manifest: As it came.
+        name: The publication that was asked for.
+        version: Group ID that it came under.
+        is_required: Whether a manifest that does not say is refused.
+
+    Raises:
+        NotAuthentic: It is of another publication or version, or does not say: do not use it.
+    """
+    if manifest.binding is None:
+        if is_required:
+            raise NotAuthentic("binding", "the manifest does not say which publication it is of")
+        return
+    place = Binding.to(name, version)
+    if manifest.binding == place:
+        return
+    if replace(manifest.binding, version=version) == place:
+        text = f"version {manifest.binding.version} of the manifest in the place of {version}"
+        raise NotAuthentic("binding", text)
+    raise NotAuthentic("binding", "the manifest is of another publication")
 
 
 def check_successor(older: Manifest, newer: Manifest) -> None:

@@ -1,23 +1,29 @@
 """The manifest: what a publication holds, which layers are complete, and their digests.
 
-A manifest is a value. A publisher derives each version from the one before (`with_segment`,
-`Segment.with_layer`), so versions only add. A consumer parses a version under limits; that it
-fits a publication and the version before is checked in `kvcs.kv.consistency`.
+A manifest is a value. Signed ones say which publication and version they are (`Binding`): the
+JSON of the draft names neither, so that the signed manifest of one publication would verify
+under the namespace of another. A publisher derives each version from the one before
+(`with_segment`, `Segment.with_layer`), so versions only add. A consumer parses a version under
+limits; that it fits a publication and the version before is checked in `kvcs.kv.consistency`.
 
 Source: KVCS draft, "Manifest Track".
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
 from kvcs.errors import DataError, ManifestError, UnsupportedEncoding
 from kvcs.kv.descriptor import Descriptor
+from kvcs.kv.identity import BlockKey, PublicationId
+from kvcs.kv.naming import PublicationName
 from kvcs.kv.segment import Segment
 from kvcs.kv.strict_json import JsonLimits, JsonValue, Members, decode_json, encode_json
 
 __all__ = (
     "DEFAULT_LIMITS",
+    "Binding",
     "Manifest",
     "ManifestCadence",
     "ManifestLimits",
@@ -29,6 +35,9 @@ _FORMAT: Final = 1
 _MEMBERS: Final = frozenset(
     ("kvcs", "compat", "layers", "block_tokens", "deterministic", "segments")
 )
+_BINDING_MEMBERS: Final = frozenset(("publication", "anchor", "version"))
+_PUBLICATION: Final = re.compile(r"[0-9a-f]{32}")
+_ANCHOR: Final = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +65,34 @@ DEFAULT_LIMITS: Final = ManifestLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Binding:
+    """Which publication, and which version of its manifest, a manifest is of.
+
+    Attributes:
+        publication: Publication ID; member ``publication``, hex.
+        anchor: Anchor Key; member ``anchor``, hex.
+        version: Group ID of the version; member ``version``.
+    """
+
+    publication: PublicationId
+    anchor: BlockKey
+    version: int
+
+    @classmethod
+    def to(cls, name: PublicationName, version: int) -> Self:
+        """Bind to one version of the manifest of the publication `name`."""
+        return cls(publication=name.publication_id, anchor=name.anchor_key, version=version)
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """Return the members."""
+        return {
+            "publication": self.publication.hex(),
+            "anchor": self.anchor.hex(),
+            "version": self.version,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """One version of the manifest of a publication.
 
@@ -63,6 +100,7 @@ class Manifest:
         compat: The Compatibility Descriptor.
         deterministic: Whether every publication of the same content has bit-identical Objects.
         segments: Segments, contiguous from block 0.
+        binding: Which publication and version it is of, or None where it does not say so.
         extra: Unknown members.
 
     Raises:
@@ -72,6 +110,7 @@ class Manifest:
     compat: Descriptor
     deterministic: bool = False
     segments: tuple[Segment, ...] = ()
+    binding: Binding | None = None
     extra: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
 
     def __post_init__(self) -> None:
@@ -124,6 +163,7 @@ class Manifest:
             "layers": self.layers,
             "block_tokens": self.block_tokens,
             "deterministic": self.deterministic,
+            **({} if self.binding is None else self.binding.to_json()),
             **dict(sorted(self.extra.items())),
         }
         segments = ",".join(segment.encode_json() for segment in self.segments)
@@ -174,11 +214,31 @@ def _parse(members: Members, limits: ManifestLimits) -> Manifest:
     for name, expected in (("layers", compat.layers), ("block_tokens", compat.block_tokens)):
         if members.take(name, int) != expected:
             raise ManifestError(f"manifest: {name} differs from compat, which has {expected}")
+    extra = members.others(_MEMBERS)
+    binding = _parse_binding(extra)
+    if binding is not None:
+        extra = {name: value for name, value in extra.items() if name not in _BINDING_MEMBERS}
     return Manifest(
         compat=compat,
         deterministic=members.take("deterministic", bool),
         segments=_parse_segments(members.take_array("segments"), limits),
-        extra=members.others(_MEMBERS),
+        binding=binding,
+        extra=extra,
+    )
+
+
+def _parse_binding(members: Mapping[str, JsonValue]) -> Binding | None:
+    """Return the binding where all of it is there; others may give its names another meaning."""
+    publication, anchor = members.get("publication"), members.get("anchor")
+    version = members.get("version")
+    if not isinstance(publication, str) or not isinstance(anchor, str) or type(version) is not int:
+        return None
+    if not _PUBLICATION.fullmatch(publication) or not _ANCHOR.fullmatch(anchor) or version < 0:
+        return None
+    return Binding(
+        publication=PublicationId(bytes.fromhex(publication)),
+        anchor=BlockKey(bytes.fromhex(anchor)),
+        version=version,
     )
 
 

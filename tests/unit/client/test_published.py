@@ -6,14 +6,19 @@ import pytest
 
 from kvcs.client.config import PublisherConfig
 from kvcs.client.published import PublishedTracks
+from kvcs.cose import SigningKey
 from kvcs.kv import (
+    SIGNED_MANIFEST,
     Component,
     Descriptor,
     Dtype,
     Layout,
     Manifest,
     PublicationName,
+    TrustedProducers,
+    check_binding,
     parse_manifest,
+    verify_manifest,
 )
 from kvcs.moqt.codepoints import ObjectStatus, PropertyType
 from kvcs.moqt.track.contents import Absent, Found
@@ -152,3 +157,25 @@ def test_a_kv_track_takes_the_place_of_both():
 
     assert [str(name) for name in tracks.track_names(0)] == ["kv.raw.s0"]
     assert Layout(DESCRIPTOR).data_bytes(Component.KV, 0) == 2 * 4 * 2 * 8 * 2
+
+
+def test_a_signed_publication_has_one_manifest_track_and_signs_every_version():
+    key = SigningKey.generate(b"producer-1")
+    tracks = make(PublisherConfig(signing_key=key))
+    publish(tracks, 0, range(LAYERS))
+
+    versions = list(tracks.manifest_track.store.objects())
+
+    assert set(tracks.tracks) == {SIGNED_MANIFEST, b"k.raw.s0", b"v.raw.s0"}
+    assert [obj.group_id for obj in versions] == list(range(7))
+    for obj in versions:
+        signed = verify_manifest(obj.payload, TrustedProducers((key.public,)))
+        check_binding(signed.manifest, NAME, obj.group_id, is_required=True)
+    # The first layer is listed as soon as it is there, so that it can be used.
+    assert (
+        verify_manifest(versions[1].payload, TrustedProducers((key.public,)))
+        .manifest.segments[0]
+        .listed_layers(tracks.track_names(0))
+        == 1
+    )
+    assert signed.manifest.complete
