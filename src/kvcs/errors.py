@@ -37,6 +37,7 @@ __all__ = (
     "StreamError",
     "StreamResetCode",
     "TerminationCode",
+    "TokenRefused",
     "TransportError",
     "UnsupportedEncoding",
 )
@@ -305,6 +306,23 @@ class NotAuthentic(DataError):
 
     Attributes:
         reason: Short fixed word for counters, for example ``"signature"``.
+    """
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(reason, text)
+        self.reason = reason
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.reason})"
+
+
+class TokenRefused(DataError):
+    """An authorization token cannot be used here, or not now.
+
+    Attributes:
+        reason: Short fixed word for counters, for example ``"expired"``.
+        text: Why; never the token.
     """
 
     def __init__(self, reason: str, text: str) -> None:

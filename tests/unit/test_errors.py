@@ -72,6 +72,7 @@ def test_every_public_error_is_a_kvcs_error():
         (errors.ConnectionLost(0, "idle"), "connection lost: NO_ERROR (0x0): idle"),
         (errors.IntegrityError("digest", "Object {0, 1}"), "Object {0, 1} (digest)"),
         (errors.NotAuthentic("key", "no trusted key"), "no trusted key (key)"),
+        (errors.TokenRefused("expired", "it is over"), "it is over (expired)"),
         (errors.ConfigError("port", "0..65535", "x"), "port: expected 0..65535, got x"),
         (errors.ConfigError("port", "0..65535"), "port: expected 0..65535"),
     ],

@@ -26,6 +26,7 @@ from kvcs.errors import (
     RequestTimedOut,
     SessionRefused,
     StreamError,
+    TokenRefused,
     TransportError,
     UnsupportedEncoding,
 )
@@ -129,6 +130,7 @@ EXIT_CODES: Final[dict[type[KvcsError], ExitCode]] = {
     IntegrityError: ExitCode.DATA,
     ManifestError: ExitCode.DATA,
     NotAuthentic: ExitCode.DATA,
+    TokenRefused: ExitCode.REFUSED,
     UnsupportedEncoding: ExitCode.DATA,
     FileFailed: ExitCode.USAGE,
     DataError: ExitCode.DATA,

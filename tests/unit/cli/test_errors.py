@@ -40,6 +40,7 @@ from kvcs.errors import (
     SessionRefused,
     StreamError,
     TerminationCode,
+    TokenRefused,
     UnsupportedEncoding,
 )
 
@@ -76,6 +77,7 @@ from kvcs.errors import (
         (KeyMismatch("x"), ExitCode.DATA),
         (IntegrityError("digest", "x"), ExitCode.DATA),
         (NotAuthentic("signature", "x"), ExitCode.DATA),
+        (TokenRefused("expired", "x"), ExitCode.REFUSED),
         (ManifestError("x"), ExitCode.DATA),
         (UnsupportedEncoding("x"), ExitCode.DATA),
     ],
