@@ -8,7 +8,10 @@ import platform
 import sys
 from importlib import import_module
 
-NAMES = ("codec", "direct", "disk", "pipeline", "profile", "relay", "stalled", "tree")
+NAMES = (
+    *("codec", "direct", "disk", "fan_out", "foreign", "pipeline", "profile", "relay"),
+    *("stalled", "tree"),
+)
 
 
 def main() -> None:

@@ -37,8 +37,13 @@ KNOWLEDGE = Knowledge(properties=EMPTY_PROPERTIES)
 async def run(seconds: float) -> list[Result]:
     """Measure serving, reading and writing."""
     with tempfile.TemporaryDirectory() as directory:
-        results = await _serving(Path(directory) / "relay", seconds)
-        return results + await _storing(Path(directory), seconds)
+        return await run_served(seconds) + await _storing(Path(directory), seconds)
+
+
+async def run_served(seconds: float) -> list[Result]:
+    """Measure serving alone."""
+    with tempfile.TemporaryDirectory() as directory:
+        return await _serving(Path(directory), seconds)
 
 
 async def _serving(directory: Path, seconds: float) -> list[Result]:
@@ -65,8 +70,8 @@ async def _serving(directory: Path, seconds: float) -> list[Result]:
         if read_bytes < size:
             raise RuntimeError(f"only {read_bytes} octets came from the disk")
     return [
-        Result.of("disk/serve", "MB/s", "mb_s", from_disk, from_memory),
-        Result.of("disk/serve/cpu", "CPU s/GB", "cpu_s_per_gb", from_disk, from_memory),
+        Result.of("relay/disk_read", "MB/s", "mb_s", from_disk, from_memory),
+        Result.of("relay/disk_read_cpu", "CPU s/GB", "cpu_s_per_gb", from_disk, from_memory),
     ]
 
 

@@ -37,6 +37,7 @@ from kvcs.transport.interface import ClientTls, ServerTls
 SCOPE_KEY = parse_scope_key(bytes(range(32)))
 BLOCK_TOKENS = 64
 KV_HEADS = 4
+DATA_TRACKS = (b"k.raw.s0", b"v.raw.s0")
 
 
 def descriptor(layers: int, object_bytes: int) -> Descriptor:
@@ -290,7 +291,7 @@ class ConsumerNode(Node):
 
         parameters = Parameters(location_filter=LocationFilter.absolute_start(0, 0))
         started_at = time.monotonic()
-        for name in (b"k.raw.s0", b"v.raw.s0"):
+        for name in DATA_TRACKS:
             track = FullTrackName(TrackNamespace.parse(namespace), name)
             self._connection.fetch(track, parameters, count)
         return {"seconds": await asyncio.wait_for(done, 60) - started_at, "bytes": received}
@@ -304,8 +305,48 @@ class ConsumerNode(Node):
             self._connection.subscribe(
                 FullTrackName(TrackNamespace.parse(namespace), name), parameters, listener
             )
-            for name in (b"k.raw.s0", b"v.raw.s0")
+            for name in DATA_TRACKS
         ]
+
+    async def follow(self, namespace: str, size: int) -> dict[str, Any]:
+        """Subscribe to both data tracks before they have Objects; `followed` has the rest."""
+        self._done = asyncio.get_running_loop().create_future()
+        arrived: set[tuple[bytes, int, int]] = set()
+        received = 0
+        first_at = 0.0
+
+        def listen(name: bytes) -> Callable[[Event], None]:
+            def count(event: Event) -> None:
+                nonlocal received, first_at
+                if not isinstance(event, ObjectReceived) or not event.obj.payload:
+                    return
+                key = (name, event.obj.group_id, event.obj.object_id)
+                if key in arrived:
+                    return
+                arrived.add(key)
+                first_at = first_at or time.monotonic()
+                received += len(event.obj.payload)
+                if received >= size and not self._done.done():
+                    self._done.set_result(time.monotonic() - first_at)
+
+            return count
+
+        parameters = Parameters(location_filter=LocationFilter.next_object())
+        self._begun = [
+            self._connection.subscribe(
+                FullTrackName(TrackNamespace.parse(namespace), name), parameters, listen(name)
+            )
+            for name in DATA_TRACKS
+        ]
+        await asyncio.gather(*map(self._connection.answer, self._begun))
+        return {}
+
+    async def followed(self) -> dict[str, Any]:
+        """Wait until everything has come; the time is that from the first Object on."""
+        seconds = await asyncio.wait_for(self._done, 60)
+        for request_id in self._begun:
+            self._connection.cancel(request_id)
+        return {"seconds": seconds}
 
     async def begin(self, namespace: str) -> dict[str, Any]:
         """Subscribe to both data tracks and wait for the first Object only."""

@@ -1,0 +1,150 @@
+"""``foreign``: CPU time of a relay beside that of aiomoqt's test relay, carrying the same bytes.
+
+The consumers subscribe before the publisher produces, so that both relays forward what arrives
+and neither needs its cache: the other one keeps eight Groups of a Track and no more. It gets its
+own defaults, and Objects that fit its send ring of 1 MiB; what else it does not carry is in
+``docs/reference/interop.md``. Objects are counted by Location, so that one that comes twice is
+not useful twice. CPU seconds are those of the whole process, all threads, from the first Object
+that is produced to the last one that every consumer has.
+"""
+
+import asyncio
+import os
+import sys
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from benchmarks.method import Node, Result, Sample, compare
+from benchmarks.setup import certificate, free_port
+
+LAYERS: Final = 32
+OBJECT_BYTES: Final = 128 * 1024
+CONSUMERS: Final = (1, 2, 4, 8)
+#: Octets a second that a relay moves, in and out, to find sizes.
+MOVED_PER_SECOND: Final = 60e6
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+class ForeignRelay:
+    """aiomoqt's test relay in a process of its own."""
+
+    def __init__(self, port: int, files: dict[str, str]) -> None:
+        self._arguments = (
+            *("--quic", "--draft", "22", "--port", str(port)),
+            *("--cert", files["certificate"], "--key", files["key"]),
+        )
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def __aenter__(self) -> Self:
+        """Start it; it may not listen yet."""
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "aiomoqt.tools.moq_interop_relay", *self._arguments),
+            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+            # Its settings also come from the environment.
+            env={name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+        )  # fmt: skip
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End it."""
+        assert self._process is not None
+        self._process.kill()
+        await self._process.wait()
+
+    async def cpu_s(self) -> float:
+        """Return its CPU seconds so far, all threads."""
+        assert self._process is not None
+        return _cpu_s(self._process.pid)
+
+
+class OwnRelay:
+    """The relay of this package."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def cpu_s(self) -> float:
+        """Return its CPU seconds so far, all threads."""
+        return (await self._node.ask("cpu"))["cpu_s"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A relay with its publisher and its consumers."""
+
+    relay: ForeignRelay | OwnRelay
+    publisher: Node
+    consumers: list[Node]
+
+    async def serve(self, count: int, size: int) -> Sample:
+        """Let the relay forward a publication to `count` consumers while it is produced."""
+        blocks = size // (2 * LAYERS * OBJECT_BYTES)
+        namespace = (await self.publisher.ask("publish", blocks=blocks, live=True))["namespace"]
+        some = self.consumers[:count]
+        await asyncio.gather(*(one.ask("follow", namespace=namespace, size=size) for one in some))
+        before = await self.relay.cpu_s()
+        producing = asyncio.ensure_future(self.publisher.ask("produce"))
+        answers = await asyncio.gather(*(one.ask("followed") for one in some))
+        cpu_s = await self.relay.cpu_s() - before
+        await producing
+        return {
+            "cpu_s_per_gb": cpu_s / (size * (count + 1) / 1e9),
+            "egress_mb_s": size * count / max(one["seconds"] for one in answers) / 1e6,
+        }
+
+
+async def run(seconds: float) -> list[Result]:
+    """Measure for every number of consumers."""
+    per_block = 2 * LAYERS * OBJECT_BYTES
+    results: list[Result] = []
+    async with AsyncExitStack() as stack:
+        theirs, ours = await _open(stack)
+        for count in CONSUMERS:
+            blocks = max(1, round(MOVED_PER_SECOND * seconds / (count + 1) / per_block))
+            size = blocks * per_block
+            foreign, own = await compare(
+                [
+                    lambda count=count, size=size: theirs.serve(count, size),
+                    lambda count=count, size=size: ours.serve(count, size),
+                ]
+            )
+            results += [
+                Result.of(f"relay/{name}_beside_aiomoqt/{count}", unit, name, own, foreign)
+                for name, unit in (
+                    ("cpu_s_per_gb", "CPU s/GB moved"),
+                    ("egress_mb_s", "MB/s to all"),
+                )
+            ]
+    return results
+
+
+async def _open(stack: AsyncExitStack) -> tuple[Place, Place]:
+    files = certificate()
+    foreign_port, own_port = free_port(), free_port()
+
+    async def node(role: str, **settings: object) -> Node:
+        return await stack.enter_async_context(Node(role, certificate=files, **settings))
+
+    async def place(relay: ForeignRelay | OwnRelay, port: int) -> Place:
+        # Whoever connects waits until the relay listens.
+        return Place(
+            relay=relay,
+            publisher=await node(
+                "publisher", relay_port=port, layers=LAYERS, object_bytes=OBJECT_BYTES
+            ),
+            consumers=[await node("consumer", port=port) for _ in range(max(CONSUMERS))],
+        )
+
+    foreign = await stack.enter_async_context(ForeignRelay(foreign_port, files))
+    own = OwnRelay(await node("relay", port=own_port))
+    await own.cpu_s()
+    return await place(foreign, foreign_port), await place(own, own_port)
+
+
+def _cpu_s(pid: int) -> float:
+    """Return the CPU seconds of a process so far, user and system."""
+    # Fields 14 and 15 of the line, whose second one is a name with anything in it.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
