@@ -35,6 +35,7 @@ _COMMANDS: Final = {
     "doctor": _Place("kvcs.cli.doctor", "doctor", "Say what a relay lacks for KVCS."),
     "top": _Place("kvcs.cli.top", "top", "Watch a running relay."),
     "scope": _Place("kvcs.cli.scope", "scope", "Make scope keys."),
+    "keys": _Place("kvcs.cli.keys", "keys", "Make, share and rotate keys."),
     "version": _Place("kvcs.cli.version", "version", "Show the versions of everything."),
 }
 # What only kvcs itself calls.

@@ -85,6 +85,8 @@ def _value(kind: click.ParamType[Any]) -> str:
             return f"{least}..{most}" if most is not None else f"at least {least}"
         case click.Path(file_okay=False):
             return "directory"
+        case click.Path(dir_okay=True):
+            return "file or directory"
         case click.Path():
             return "file"
         case _:

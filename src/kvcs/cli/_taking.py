@@ -7,6 +7,7 @@ from typing import Final
 
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
 
+from kvcs.cli._keys import Member
 from kvcs.cli._output import Output, format_bytes, rounded
 from kvcs.cli._ranges import format_layers
 from kvcs.cli._verdict import describe_missing, incomplete
@@ -26,7 +27,7 @@ class Wanted:
     """What to fetch.
 
     Attributes:
-        scope_key_file: Key of the scope.
+        member: Who takes it: the key of the scope, and the key ring.
         tokens: The prompt; empty where an exact publication is vouched for.
         descriptor: What the cache must be computed with, or None to take the publication's.
         layers: Wanted layers, or None for all.
@@ -35,7 +36,7 @@ class Wanted:
         destination: Where to write it, or None.
     """
 
-    scope_key_file: Path
+    member: Member
     tokens: Sequence[int]
     descriptor: Descriptor | None
     layers: Sequence[int] | None

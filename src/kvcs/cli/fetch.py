@@ -11,6 +11,7 @@ import click
 
 from kvcs.cli._connection import connect_config
 from kvcs.cli._errors import NotFound, Unwritable
+from kvcs.cli._keys import load_member, member_options
 from kvcs.cli._options import (
     INPUT_FILE,
     OUTPUT_FILE,
@@ -33,7 +34,6 @@ from kvcs.cli._ranges import LAYERS
 from kvcs.cli._runtime import run
 from kvcs.cli._search import NotAppeared, find
 from kvcs.cli._taking import Taking, Wanted
-from kvcs.cli.scope import load_scope_key, scope_key_option
 from kvcs.client import (
     Candidate,
     Consumer,
@@ -51,7 +51,7 @@ __all__ = ("fetch",)
 
 @click.command(cls=Command)
 @url_argument
-@scope_key_option()
+@member_options
 @option("--like", type=INPUT_FILE, help="Cache file with the tokens and the descriptor to ask for.")
 @option("--tokens", type=INPUT_FILE, help="JSON array with the tokens of the prompt.")
 @option("--compat", type=INPUT_FILE, help="JSON object with the descriptor (kvcs inspect --json).")
@@ -91,6 +91,7 @@ def fetch(output: Output, **settings: Any) -> None:
         **{name: settings.pop(name) for name in ("url", "ca", "insecure_loopback", "timeout")}
     )
     reference = parse_fragment(relay.url)
+    settings["member"] = load_member(settings.pop("keys"), settings.pop("scope_key_file"))
     run(_fetch(output, relay, reference, _wanted(settings, reference)))
 
 
@@ -144,7 +145,7 @@ def _check_destination(destination: Path, tokens: Sequence[int]) -> None:
 async def _fetch(
     output: Output, relay: RelaySettings, reference: PublicationReference | None, wanted: Wanted
 ) -> None:
-    scope_key = load_scope_key(wanted.scope_key_file)
+    scope_key = wanted.member.scope_key
     loop = asyncio.get_running_loop()
     deadline = loop.time() + relay.timeout
     async with connect(relay.url, connect_config(relay)) as connection:

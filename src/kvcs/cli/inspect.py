@@ -8,6 +8,7 @@ import click
 
 from kvcs.cli._connection import connect_config
 from kvcs.cli._errors import sentence
+from kvcs.cli._keys import find_scope_key, load_member, member_options
 from kvcs.cli._options import (
     INPUT_FILE,
     Command,
@@ -22,11 +23,10 @@ from kvcs.cli._ranges import format_layers
 from kvcs.cli._runtime import run
 from kvcs.cli._search import Announced, NotListed, find, short_ids
 from kvcs.cli._units import DURATION
-from kvcs.cli.scope import load_scope_key, scope_key_option
 from kvcs.endpoint.connect import connect
 from kvcs.endpoint.connection import Connection
 from kvcs.engines.file import CacheFile, load_cache
-from kvcs.errors import ConfigError, KvcsError
+from kvcs.errors import KvcsError
 from kvcs.kv.identity import KVSP_PROVISIONAL, ScopeKey
 from kvcs.kv.manifest import Manifest
 from kvcs.kv.naming import PublicationName
@@ -45,7 +45,7 @@ def _convert_target(ctx: click.Context, parameter: click.Parameter, value: str) 
 
 @click.command(cls=Command)
 @click.argument("target", metavar="FILE|URL", callback=_convert_target)
-@scope_key_option(required=False)
+@member_options
 @option(
     "--discovery-wait",
     type=DURATION,
@@ -67,13 +67,11 @@ def inspect(output: Output, target: str | Path, **settings: Any) -> None:
       kvcs inspect moqt://127.0.0.1:4433/ --ca certificate/ca.pem \\
           --scope-key-file scope.key --json
     """  # noqa: D301 - click reads the backslash
-    path = settings.pop("scope_key_file")
-    scope_key = None if path is None else load_scope_key(path)
+    keys, scope_key_file = settings.pop("keys"), settings.pop("scope_key_file")
     if isinstance(target, Path):
-        _show_file(output, target, scope_key)
+        _show_file(output, target, find_scope_key(keys, scope_key_file))
         return
-    if scope_key is None:
-        raise ConfigError("--scope-key-file", "the key of the scope whose publications to show")
+    scope_key = load_member(keys, scope_key_file).scope_key
     wait = settings.pop("discovery_wait")
     relay = RelaySettings(url=target, **settings)
     found = run(_look(relay, parse_fragment(target), scope_key, wait))

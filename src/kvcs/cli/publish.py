@@ -10,6 +10,7 @@ import click
 
 from kvcs.cli._connection import connect_config
 from kvcs.cli._errors import ExitCode, Incomplete
+from kvcs.cli._keys import Member, load_member, member_options
 from kvcs.cli._options import (
     INPUT_FILE,
     Command,
@@ -22,7 +23,6 @@ from kvcs.cli._output import Output, format_bytes
 from kvcs.cli._ranges import format_layers
 from kvcs.cli._runtime import interruption, run, unless
 from kvcs.cli._units import DURATION
-from kvcs.cli.scope import load_scope_key, scope_key_option
 from kvcs.client import Hold, Publication, Publisher, PublisherConfig
 from kvcs.endpoint.connection import Connection
 from kvcs.endpoint.reconnect import PersistentConnection
@@ -34,7 +34,7 @@ __all__ = ("publish",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Settings:
-    scope_key_file: Path
+    member: Member
     linger: float | None
     exit_when_delivered: bool
     push: bool
@@ -44,7 +44,7 @@ class _Settings:
 @click.command(cls=Command)
 @click.argument("file", type=INPUT_FILE, envvar="KVCS_FILE")
 @option("--url", required=True, help="Relay to publish through: moqt://host[:port]/path.")
-@scope_key_option()
+@member_options
 @option(
     "--linger",
     type=DURATION,
@@ -67,7 +67,8 @@ class _Settings:
 def publish(output: Output, file: Path, **settings: Any) -> int:
     """Publish the KV cache in FILE, layer by layer.
 
-    Prints the URL of the publication.
+    Prints the URL of the publication. Its manifest is signed when the key ring has a producer
+    key.
 
     \b
     Examples:
@@ -77,22 +78,26 @@ def publish(output: Output, file: Path, **settings: Any) -> int:
     relay = RelaySettings(
         **{name: settings.pop(name) for name in ("url", "ca", "insecure_loopback", "timeout")}
     )
-    chosen = _Settings(hold=Hold(settings.pop("hold")), **settings)
+    member = load_member(settings.pop("keys"), settings.pop("scope_key_file"))
+    chosen = _Settings(member=member, hold=Hold(settings.pop("hold")), **settings)
     if chosen.linger is not None and chosen.exit_when_delivered:
         raise ConfigError("--linger", "no --exit-when-delivered beside it")
     return run(_publish(output, file, relay, chosen))
 
 
 async def _publish(output: Output, file: Path, relay: RelaySettings, settings: _Settings) -> int:
-    scope_key = load_scope_key(settings.scope_key_file)
+    member = settings.member
     cache = _load(file)
     if cache.note:
         output.note(f"note: {cache.note}")
     publisher = Publisher(
-        scope_key=scope_key,
+        scope_key=member.scope_key,
         descriptor=cache.descriptor,
         config=PublisherConfig(
-            hold=settings.hold, push=settings.push, announce_timeout=relay.timeout
+            hold=settings.hold,
+            push=settings.push,
+            announce_timeout=relay.timeout,
+            signing_key=member.ring.signing_key,
         ),
     )
     async with (

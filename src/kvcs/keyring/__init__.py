@@ -8,8 +8,10 @@ Source: RFC 7517, RFC 7518, RFC 8037, RFC 7638; KVCS, "Security Considerations".
 
 from kvcs.keyring.conversion import (
     mac_key,
+    new_object_key,
     new_pair,
     new_secret,
+    object_key,
     signing_key,
     verifying_key,
 )
@@ -41,8 +43,10 @@ __all__ = (
     "load_ring",
     "load_ring_file",
     "mac_key",
+    "new_object_key",
     "new_pair",
     "new_secret",
+    "object_key",
     "signing_key",
     "verifying_key",
 )

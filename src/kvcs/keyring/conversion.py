@@ -8,11 +8,14 @@ import secrets
 from kvcs.cose import Algorithm, Curve, MacKey, SigningKey, VerifyingKey
 from kvcs.errors import ConfigError
 from kvcs.keyring.jwk import KID_DIGITS, Jwk, KeyKind, named
+from kvcs.kv.sealing import CipherSuite, ObjectKey
 
 __all__ = (
     "mac_key",
+    "new_object_key",
     "new_pair",
     "new_secret",
+    "object_key",
     "signing_key",
     "verifying_key",
 )
@@ -58,6 +61,26 @@ def mac_key(key: Jwk) -> MacKey:
     return MacKey(key.kid.encode(), key.secret)
 
 
+def object_key(key: Jwk) -> ObjectKey:
+    """Return a symmetric key with a suite, ready to seal and to open.
+
+    Raises:
+        ConfigError: Its kid is no Key ID, its suite is not used, or it is too short for it.
+    """
+    where = f"object key {key.kid}"
+    is_number = key.kid.isascii() and key.kid.isdigit() and str(int(key.kid)) == key.kid
+    if key.kind is not KeyKind.OCTETS or not is_number:
+        raise ConfigError(where, "a symmetric key whose kid is a Key ID, in decimal")
+    try:
+        suite = CipherSuite(key.suite or 0)
+    except ValueError as error:
+        raise ConfigError(where, "the number of a cipher suite", repr(key.suite)) from error
+    try:
+        return ObjectKey(key_id=int(key.kid), suite=suite, secret=key.secret)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error.key}", error.expected, error.got) from error
+
+
 def new_pair(kind: KeyKind, kid: str = "") -> Jwk:
     """Return a new private key; without a name it has the first digits of its thumbprint.
 
@@ -73,18 +96,27 @@ def new_pair(kind: KeyKind, kid: str = "") -> Jwk:
     return Jwk(kind=kind, kid=kid or named(key), x=x, y=y, secret=made.private_bytes)
 
 
-def new_secret(size_bytes: int = 32, *, kid: str = "", suite: int | None = None) -> Jwk:
-    """Return a new symmetric key.
-
-    Args:
-        size_bytes: Its length in octets.
-        kid: Its name; without one, and without `suite`, a random one.
-        suite: Cipher suite of an object key; its name is then a random Key ID of 32 bits, so
-            that two sites that make keys on their own choose different ones.
+def new_secret(kid: str = "") -> Jwk:
+    """Return a new symmetric key of 32 octets; without a name it has a random one.
 
     Raises:
-        ConfigError: The length or the name cannot be one.
+        ConfigError: The name cannot be one.
     """
-    if not kid:
-        kid = secrets.token_hex(KID_DIGITS // 2) if suite is None else str(secrets.randbits(32))
-    return Jwk(kind=KeyKind.OCTETS, kid=kid, secret=secrets.token_bytes(size_bytes), suite=suite)
+    kid = kid or secrets.token_hex(KID_DIGITS // 2)
+    return Jwk(kind=KeyKind.OCTETS, kid=kid, secret=secrets.token_bytes(32))
+
+
+def new_object_key(suite: CipherSuite, kid: str = "") -> Jwk:
+    """Return a new object key.
+
+    Args:
+        suite: Its cipher suite.
+        kid: Its Key ID, in decimal; without one it is a random number of 32 bits, so that two
+            sites that make keys on their own choose different ones.
+
+    Raises:
+        ConfigError: The name cannot be one.
+    """
+    kid = kid or str(secrets.randbits(32))
+    secret = secrets.token_bytes(suite.secret_bytes)
+    return Jwk(kind=KeyKind.OCTETS, kid=kid, secret=secret, suite=suite)

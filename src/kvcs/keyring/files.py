@@ -22,10 +22,15 @@ _FORBIDDEN: Final = 0o077  # any right of group and others
 _KEY: Final = "key ring"
 
 
-def read_file(path: Path, *, max_bytes: int) -> bytes | None:
+def read_file(path: Path, *, max_bytes: int, is_public: bool = False) -> bytes | None:
     """Return what a file with secrets holds, or None where there is no file.
 
     A pipe, such as ``/dev/fd/3``, has no permissions of its own and is read as it is.
+
+    Args:
+        path: The file.
+        max_bytes: Octets that it may have.
+        is_public: Nothing in it is secret, and its owner has looked at it: anybody may read it.
 
     Raises:
         ConfigError: It is larger than `max_bytes`, cannot be read, or somebody else could
@@ -34,7 +39,7 @@ def read_file(path: Path, *, max_bytes: int) -> bytes | None:
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
-            if stat.S_ISREG(status.st_mode):
+            if stat.S_ISREG(status.st_mode) and not is_public:
                 _check(path, status)
             content = file.read(max_bytes + 1)
     except FileNotFoundError:

@@ -4,13 +4,13 @@ from enum import StrEnum
 from typing import Final
 
 from kvcs.errors import ConfigError
+from kvcs.keyring.conversion import object_key
 from kvcs.keyring.jwk import Jwk, KeyKind
 
 __all__ = ("Purpose", "check_key")
 
 _SCOPE_KEY_BYTES: Final = 32
 _MAC_KEY_BYTES: Final = 32
-MAX_KEY_ID: Final = 2**32 - 1
 
 
 class Purpose(StrEnum):
@@ -68,18 +68,10 @@ def check_key(purpose: Purpose, key: Jwk) -> None:
         expected = "a public key, without d" if purpose.is_public else "a private key, with d"
         raise ConfigError(where, expected)
     if purpose is Purpose.OBJECT:
-        _check_object_key(where, key)
+        object_key(key)
     elif key.suite is not None:
         raise ConfigError(where, "no suite")
     _check_length(purpose, where, key)
-
-
-def _check_object_key(where: str, key: Jwk) -> None:
-    is_number = key.kid.isascii() and key.kid.isdigit() and str(int(key.kid)) == key.kid
-    if not is_number or int(key.kid) > MAX_KEY_ID:
-        raise ConfigError(where, f"a kid 0..{MAX_KEY_ID}: the Key ID of Secure Objects")
-    if key.suite is None:
-        raise ConfigError(where, "a suite: the number of its cipher suite")
 
 
 def _check_length(purpose: Purpose, where: str, key: Jwk) -> None:

@@ -12,10 +12,11 @@ from types import MappingProxyType
 
 from kvcs.cose import MacKey, SigningKey, VerifyingKey
 from kvcs.errors import ConfigError
-from kvcs.keyring.conversion import mac_key, signing_key, verifying_key
+from kvcs.keyring.conversion import mac_key, object_key, signing_key, verifying_key
 from kvcs.keyring.jwk import Jwk, JwkSet, KeyKind
 from kvcs.keyring.purpose import Purpose, check_key
 from kvcs.kv.identity import ScopeKey
+from kvcs.kv.sealing import ObjectKeys
 
 __all__ = ("KeyRing", "KeyState", "Role")
 
@@ -109,6 +110,13 @@ class KeyRing:
     def trusted_producers(self) -> tuple[VerifyingKey, ...]:
         """Keys of the producers whose manifests are believed, one's own among them."""
         return tuple(verifying_key(key) for key in self.believed(Purpose.TRUSTED))
+
+    @property
+    def object_keys(self) -> ObjectKeys:
+        """All object keys; the current one, if there is any, seals."""
+        current = self.current(Purpose.OBJECT)
+        every = [object_key(key) for key in self.keys(Purpose.OBJECT)]
+        return ObjectKeys(every, current=None if current is None else object_key(current))
 
     @property
     def token_key(self) -> SigningKey | MacKey | None:

@@ -16,6 +16,8 @@ FILES = (
     "chain.pem",
     "key.pem",
     "relay.toml",
+    "site-a.jwks",
+    "member.json",
 )
 
 

@@ -22,7 +22,7 @@ def test_help_starts_with_examples_and_lists_the_commands(kvcs_run):
 @pytest.mark.parametrize(
     ("group", "sentence"),
     [
-        ("scope", "Write a new scope key to PATH (readable by you only) and show its Scope ID."),
+        ("scope", "Make a scope key in the key ring, or in the file PATH, and show its Scope ID."),
         ("relay", "Check the settings in FILE, and name everything that is wrong."),
     ],
 )

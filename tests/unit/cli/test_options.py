@@ -9,16 +9,18 @@ from kvcs.cli._units import DURATION, SIZE
 from kvcs.cli.demo import demo
 from kvcs.cli.fetch import fetch
 from kvcs.cli.inspect import inspect
+from kvcs.cli.keys import keys
 from kvcs.cli.publish import publish
 from kvcs.cli.relay import check_config, print_config, relay_run, relay_status
-from kvcs.cli.scope import new
+from kvcs.cli.scope import new, show
 from kvcs.cli.top import top
 from kvcs.cli.version import version
 from kvcs.errors import ConfigError
 
 COMMANDS = [
     *(demo, relay_run, relay_status, check_config, print_config),
-    *(publish, fetch, inspect, top, new, version),
+    *(publish, fetch, inspect, top, new, show, version),
+    *(keys.commands[name] for name in keys.commands),
 ]
 
 # Of each kind of setting: flag with value, variable with value, line of TOML, default, and what
@@ -195,6 +197,7 @@ def test_all_commands_are_listed():
         "doctor",
         "top",
         "scope",
+        "keys",
         "version",
     ]
     assert "demo-node" not in names

@@ -10,11 +10,13 @@ from kvcs.keyring import (
     KeyRing,
     Purpose,
     mac_key,
+    new_object_key,
     new_pair,
     new_secret,
     signing_key,
     verifying_key,
 )
+from kvcs.kv.sealing import CipherSuite
 
 
 @pytest.mark.parametrize("kind", [KeyKind.P256, KeyKind.ED25519])
@@ -53,8 +55,8 @@ def test_key_that_lacks_what_is_needed_is_refused(ring, make_octets):
 
 def test_new_keys_have_names_of_their_own():
     assert new_secret().kid != new_secret().kid
-    assert 0 <= int(new_secret(16, suite=4).kid) < 2**32
-    assert new_secret(kid="mine").kid == "mine"
+    assert 0 <= int(new_object_key(CipherSuite.AES_128_GCM_SHA256_128).kid) < 2**32
+    assert new_secret("mine").kid == "mine"
     assert new_pair(KeyKind.P256, "mine").kid == "mine"
 
 
@@ -67,6 +69,9 @@ def test_ring_gives_what_is_current(ring):
     assert [key.kid for key in ring.token_verifiers] == [b"other", b"first", b"mac"]
     assert ring.scope_key is not None
     assert ring.scope_key.octets == bytes([1]) * 32
+    assert ring.object_keys.key_ids == (7, 8)
+    assert ring.object_keys.current is not None
+    assert ring.object_keys.current.key_id == 8
 
 
 def test_token_key_may_be_a_pair():
@@ -80,3 +85,5 @@ def test_empty_ring_gives_nothing():
 
     assert ring.scope_key is ring.signing_key is ring.token_key is None
     assert ring.trusted_producers == ring.token_verifiers == ()
+    assert len(ring.object_keys) == 0
+    assert ring.object_keys.current is None

@@ -138,10 +138,13 @@ def test_keys_in_the_wrong_place_are_refused(ring, make_octets):
         (Purpose.SCOPE, private, "kty oct"),
         (Purpose.SCOPE, make_octets("", 1, size=16), "32 octets"),
         (Purpose.TOKEN, make_octets("a", 1, size=31), "at least 32 octets"),
-        (Purpose.OBJECT, make_octets("a", 1, suite=4), "a kid 0"),
-        (Purpose.OBJECT, make_octets("07", 1, suite=4), "a kid 0"),
-        (Purpose.OBJECT, make_octets(str(2**32), 1, suite=4), "a kid 0"),
-        (Purpose.OBJECT, make_octets("7", 1), "a suite"),
+        (Purpose.OBJECT, make_octets("a", 1, suite=4), "a Key ID"),
+        (Purpose.OBJECT, make_octets("07", 1, suite=4), "a Key ID"),
+        (Purpose.OBJECT, make_octets(str(2**64), 1, suite=4), "0\\.\\.2\\^64-1"),
+        (Purpose.OBJECT, make_octets("7", 1), "a cipher suite"),
+        (Purpose.OBJECT, make_octets("7", 1, suite=3), "a cipher suite"),
+        (Purpose.OBJECT, make_octets("7", 1, suite=1), "0x0004 or 0x0005"),
+        (Purpose.OBJECT, make_octets("7", 1, size=31, suite=5), "32..64 octets"),
         (Purpose.TOKEN, make_octets("a", 1, suite=4), "no suite"),
     ]
     for purpose, key, expected in wrong:

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Buffer
 from pathlib import Path
 
+from kvcs.cli._keys import load_scope_key
 from kvcs.cli.demo.link import Link
 from kvcs.cli.demo.material import Material, load_material
 from kvcs.cli.demo.messages import Announced, Halfway, LayerPassed, PublisherJob
-from kvcs.cli.scope import load_scope_key
 from kvcs.client import Publication, PublishedSegment, Publisher
 from kvcs.endpoint.connect import ConnectConfig, connect
 from kvcs.engines.bridge import publish_prefill

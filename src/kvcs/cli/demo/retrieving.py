@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvcs.cli._errors import NotFound
+from kvcs.cli._keys import load_scope_key
 from kvcs.cli.demo.link import Link
 from kvcs.cli.demo.material import Material, load_material
 from kvcs.cli.demo.messages import Compared, ConsumerJob, Joined, LayerPassed, Retrieved
 from kvcs.cli.demo.publishing import block_digests
-from kvcs.cli.scope import load_scope_key
 from kvcs.client import Consumer, ConsumerConfig, Layer, Retrieval, Verdict
 from kvcs.endpoint.connect import ConnectConfig, connect
 from kvcs.engines.bridge import (

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kvcs.cli._errors import TIMEOUT_HINT, ExitCode, Incomplete
+from kvcs.cli._keys import write_scope_key
 from kvcs.cli.demo.board import PUBLISHER, Board
 from kvcs.cli.demo.material import FILE
 from kvcs.cli.demo.messages import (
@@ -32,7 +33,6 @@ from kvcs.cli.demo.messages import (
 )
 from kvcs.cli.demo.portion import Portion
 from kvcs.cli.demo.process import NodeFailed, NodeProcess
-from kvcs.cli.scope import write_scope_key
 from kvcs.kv.descriptor import Descriptor
 
 __all__ = ("DemoConfig", "DemoResult", "Scenario")

@@ -1,0 +1,144 @@
+"""The key ring as commands take it: ``--keys``, and the scope key in it or in a file of its own."""
+
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from kvcs.cli._options import OUTPUT_FILE, Decorator, option
+from kvcs.errors import ConfigError
+from kvcs.keyring import KEYS_JSON_VARIABLE, KeyRing, default_directory, find_ring
+from kvcs.kv.identity import ScopeKey, parse_scope_key
+
+__all__ = (
+    "Member",
+    "find_scope_key",
+    "keys_option",
+    "load_member",
+    "load_scope_key",
+    "member_options",
+    "ring_directory",
+    "write_scope_key",
+)
+
+# A key file has at most 64 digits and a line end; more is read only to tell that it is too long.
+_MAX_KEY_FILE_BYTES: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Who a command acts as: a member of one scope, with the keys that it has.
+
+    Attributes:
+        scope_key: Key of the scope.
+        ring: The keys; empty where there are none.
+    """
+
+    scope_key: ScopeKey
+    ring: KeyRing
+
+
+def load_scope_key(path: Path) -> ScopeKey:
+    """Read a scope key file.
+
+    Raises:
+        ConfigError: The file cannot be read or holds no scope key.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_KEY_FILE_BYTES)
+    except OSError as error:
+        got = f"{path}: {error.strerror}"
+        raise ConfigError("--scope-key-file", "a readable file", got) from error
+    return parse_scope_key(content)
+
+
+def write_scope_key(path: Path) -> ScopeKey:
+    """Write a new random scope key to a new file, which only its owner can read.
+
+    Raises:
+        ConfigError: The file exists, or cannot be written.
+    """
+    key = ScopeKey(secrets.token_bytes(32))
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise ConfigError("PATH", "a new file", f"{path}: {error.strerror}") from error
+    with os.fdopen(descriptor, "w") as file:
+        file.write(key.octets.hex() + "\n")
+    return key
+
+
+def keys_option(*, help: str = "") -> Decorator:  # noqa: A002 - click's word
+    """Add ``--keys``."""
+    return option(
+        "--keys",
+        type=click.Path(path_type=Path),
+        show_default="~/.config/kvcs/keys",
+        help=help
+        or "Directory with the key ring, or a file or pipe with one as JSON; so is the "
+        f"text in {KEYS_JSON_VARIABLE}.",
+    )
+
+
+def member_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--keys`` and ``--scope-key-file``; `load_member` takes the values."""
+    scope_key = option(
+        "--scope-key-file",
+        type=OUTPUT_FILE,
+        help="File with the scope key, 32 octets or 64 hex digits, for who has no key ring.",
+    )
+    return keys_option()(scope_key(function))
+
+
+def load_member(keys: Path | None, scope_key_file: Path | None) -> Member:
+    """Load the ring and the scope key.
+
+    Raises:
+        ConfigError: Neither has a scope key, both have and they differ, or one cannot be used.
+    """
+    ring, scope_key = _load(keys, scope_key_file)
+    if scope_key is None:
+        expected = "a scope key: kvcs scope new makes one, --scope-key-file names one"
+        raise ConfigError("key ring", expected)
+    return Member(scope_key, ring)
+
+
+def find_scope_key(keys: Path | None, scope_key_file: Path | None) -> ScopeKey | None:
+    """Return the scope key, or None where nobody named one.
+
+    Raises:
+        ConfigError: Two were named and they differ, or one cannot be used.
+    """
+    return _load(keys, scope_key_file)[1]
+
+
+def _load(keys: Path | None, scope_key_file: Path | None) -> tuple[KeyRing, ScopeKey | None]:
+    ring = find_ring(keys, os.environ)
+    if scope_key_file is None:
+        return ring, ring.scope_key
+    scope_key = load_scope_key(scope_key_file)
+    if ring.scope_key not in (None, scope_key):
+        # To sign, seal or believe with the keys of another scope would be worse than to stop.
+        expected = "the scope key of the key ring; --keys names another ring"
+        raise ConfigError("--scope-key-file", expected)
+    return ring, scope_key
+
+
+def ring_directory(keys: Path | None) -> Path:
+    """Return the directory whose ring a command changes.
+
+    Raises:
+        ConfigError: A file was named, or a ring is in the environment: neither can be changed.
+    """
+    if keys is None:
+        if os.environ.get(KEYS_JSON_VARIABLE):
+            raise ConfigError(KEYS_JSON_VARIABLE, "no ring there: this command changes a directory")
+        return default_directory(os.environ)
+    if keys.exists() and not keys.is_dir():
+        raise ConfigError("--keys", "a directory: this command changes it", str(keys))
+    return keys
