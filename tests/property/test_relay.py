@@ -104,9 +104,16 @@ def refuses_bad_tokens(access):
 class RelayMachine(RuleBasedStateMachine):
     """A relay with a few peers, each of which publishes and subscribes."""
 
-    @initialize(cache_bytes=st.sampled_from([12_000, 40_000, 2**20]))
-    def begin(self, cache_bytes):
-        self.world = World(cache_bytes=cache_bytes, authorize=refuses_bad_tokens)
+    @initialize(
+        cache_bytes=st.sampled_from([12_000, 40_000, 2**20]),
+        cut_through_bytes=st.sampled_from([1, 2**18]),
+    )
+    def begin(self, cache_bytes, cut_through_bytes):
+        self.world = World(
+            cache_bytes=cache_bytes,
+            authorize=refuses_bad_tokens,
+            cut_through_bytes=cut_through_bytes,
+        )
         self.requests = []  # (client, request_id) of subscriptions, fetches and prefixes
         self.updated = set()
         for _ in range(3):

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 from tests.sim.forest import (
@@ -17,6 +18,7 @@ from tests.sim.forest import (
     url,
 )
 
+from kvcs.relay import RelayLimits
 from kvcs.testing import LinkProfile, run
 
 # Where the publisher is, and where its consumer.
@@ -74,6 +76,44 @@ def test_consumers_behind_two_relays_share_one_copy_on_the_link_between_them(wor
     assert (a.upstream_subscriptions, b.upstream_subscriptions) == (3, 3)
     assert b.objects_rejected == {}
     assert b.bytes_in <= 1.05 * a.bytes_in
+
+
+def time_to_fetch(world, cut_through_bytes):
+    """Return how long one large block takes over three slow links, and how much came early."""
+    limits = RelayLimits(cut_through_bytes=cut_through_bytes)
+
+    async def scenario():
+        here = world(profile=LinkProfile(delay=0.001, bandwidth=1e6))
+        here.descriptor = replace(here.descriptor, head_dim=8192)
+        async with (
+            relay(here.network, A, limits=limits),
+            relay(here.network, B, A, limits=limits) as b,
+            relay(here.network, C, B, limits=limits) as c,
+        ):
+            await settled(b, c)
+            async with (
+                publisher(here, A) as it,
+                it.publication(here.tokens) as publication,
+            ):
+                await produce(here, publication, pace=0.0)
+                loop = asyncio.get_running_loop()
+                begun = loop.time()
+                verdict = await consume(here, C, name=publication.name, layers=[0], blocks=1)
+                taken = loop.time() - begun
+            assert_whole(verdict, layers=1, blocks=1)
+            return taken, c.statistics().bytes_in
+
+    return run(scenario())
+
+
+def test_a_large_object_that_is_fetched_goes_through_three_relays_while_it_arrives(world):
+    early, early_bytes = time_to_fetch(world, cut_through_bytes=2**10)
+    late, late_bytes = time_to_fetch(world, cut_through_bytes=2**30)
+
+    # Two Objects of 128 KiB at 1 MB/s take 0.26 s over one link. A hop adds the time of the pieces
+    # that the network carries, of 64 KiB, and not that of the Objects.
+    assert early < 0.5 * late
+    assert early_bytes == late_bytes
 
 
 # Circles.

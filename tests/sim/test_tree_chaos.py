@@ -24,7 +24,7 @@ LEFT, RIGHT, ONE, OTHER = 4441, 4442, 4451, 4452
 PARENTS = {A: (), LEFT: (A,), RIGHT: (A,), ONE: (LEFT, RIGHT), OTHER: (RIGHT, LEFT)}
 # An outage is noticed, and another parent is found, well within what subscriptions wait.
 SETTINGS = {
-    "limits": RelayLimits(publisher_wait=30.0),
+    "limits": RelayLimits(publisher_wait=30.0, cut_through_bytes=100),
     "upstream_backoff": Backoff(initial=0.2, maximum=1.0),
 }
 FAULTS = 6
@@ -158,7 +158,7 @@ def test_caches_that_are_too_small_cost_time_and_nothing_else(world, seed):
     profile = LinkProfile(delay=0.01, reorder=0.02, bandwidth=500_000)
     here = world(seed=seed, profile=profile)
     session = SessionLimits(max_object_bytes=8192)
-    limits = RelayLimits(publisher_wait=30.0, session=session)
+    limits = RelayLimits(publisher_wait=30.0, session=session, cut_through_bytes=100)
     # Room for what is known of the publication, and for half of its Objects.
     settings = {"limits": limits, "cache_bytes": 45_000}
 

@@ -66,8 +66,8 @@ class RelayLimits:
             it still owes has then timed out.
         live_wait: Wait for an Object that is under way on the upstream subscription before
             it is fetched; streams overtake each other, and a fetch would carry it twice.
-        cut_through_bytes: Objects of at least so many octets go on to subscribers while they
-            arrive on a subscription; smaller ones when they are whole.
+        cut_through_bytes: Objects of at least so many octets go on to subscriptions, fills and
+            FETCHes while they arrive; smaller ones when they are whole.
         subscription_linger: Time that an upstream subscription outlives its last
             subscriber, so that a consumer that reconnects finds it running.
         namespace_wait: Wait for the parent's answer to SUBSCRIBE_NAMESPACE before a subscriber

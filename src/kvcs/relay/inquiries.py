@@ -165,12 +165,12 @@ class Inquiries:
 
     def _watch_progress(self, fetch: UpstreamFetch, now: float) -> None:
         """End a FETCH on which nothing moved for as long as a fill may wait."""
-        position = fetch.position
+        progress = fetch.progress
 
         def look(now: float) -> None:
             if fetch not in self.fetches:
                 return
-            if fetch.position == position:
+            if fetch.progress == progress:
                 self._publishers.stall(fetch.peer, until=now + self._host.limits.fill_timeout)
                 fetch.give_up(now=now)
             else:

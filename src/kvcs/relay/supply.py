@@ -251,6 +251,7 @@ class Supply:
         """Stop fetching a Group, and what follows it, that nobody waits for right now."""
         for fetch in tuple(self.inquiries.fetches):
             is_ahead = fetch.end is not None and fetch.position >> 64 >= group_id
+            is_ahead &= fetch.arriving is None
             if is_ahead and not self.gaps.is_awaited(fetch.position, fetch.through, now=now):
                 self.inquiries.fetches.remove(fetch)
                 fetch.cancel(StreamResetCode.CANCELLED, now=now)
@@ -375,8 +376,15 @@ class Supply:
             return
         # An End Location is never before the range, so that one at its first Location may
         # stand for a range that is empty; the stream will tell.
-        if fetch.end > fetch.start or fetch.end_of_track:
+        if fetch.end > fetch.start or fetch.end_of_track or fetch.arriving is not None:
             self.store.raise_largest(end)
+            self._listener.probe_answered(fetch, now=now)
+
+    def fetch_began_object(self, fetch: UpstreamFetch, *, now: float) -> None:
+        """Note that a FETCH brings an Object, so that its range is not empty."""
+        start = fetch.start
+        if fetch.end == start and not fetch.end_of_track:
+            self.store.raise_largest(to_location(start))
             self._listener.probe_answered(fetch, now=now)
 
     def fetch_refused(

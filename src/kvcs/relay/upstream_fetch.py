@@ -1,8 +1,9 @@
 """One FETCH of a relay to a publisher.
 
-What arrives goes into the store of the Track, and so does what the gaps between the Objects
-say. Where only some Object IDs are wanted the FETCH is filtered, and its gaps teach nothing: of
-what was asked for and did not come it is only known that this publisher did not send it.
+What arrives goes into the store of the Track, a large Object while it arrives to those who wait
+for it (`kvcs.moqt.track.arriving`), and so does what the gaps between the Objects say. Where only
+some Object IDs are wanted the FETCH is filtered, and its gaps teach nothing: of what was asked for
+and did not come it is only known that this publisher did not send it.
 
 Source: MOQT draft 22, Sections 3.2 and 11.4.
 """
@@ -18,6 +19,8 @@ from kvcs.moqt.session.actions import RequestId
 from kvcs.moqt.session.events import (
     Event,
     FetchAccepted,
+    ObjectBegun,
+    ObjectPayload,
     ObjectReceived,
     RangeEnded,
     RequestCancelled,
@@ -26,9 +29,11 @@ from kvcs.moqt.session.events import (
     StreamAborted,
     StreamFinished,
 )
+from kvcs.moqt.track.arriving import Arriving
 from kvcs.moqt.track.interval import to_location, to_position
 from kvcs.moqt.track.object_ids import ObjectIds
 from kvcs.moqt.wire.filters import LocationFilter
+from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.parameters import Parameters
 from kvcs.moqt.wire.properties import Properties
 from kvcs.relay.object_sink import ObjectSink
@@ -69,6 +74,10 @@ class FetchSink(Protocol):
         """Note that FETCH_OK arrived."""
         ...
 
+    def fetch_began_object(self, fetch: "UpstreamFetch", *, now: float) -> None:
+        """Note that a FETCH brings an Object, which is not whole yet."""
+        ...
+
     def fetch_refused(
         self, fetch: "UpstreamFetch", rejection: RequestRejected, *, now: float
     ) -> None:
@@ -89,6 +98,7 @@ class UpstreamFetch:
         start: First position that was asked for.
         through: Last position that was asked for, inclusive.
         position: First position that is not accounted for.
+        arriving: The Object there that has begun, None between Objects.
         end: Where the range really ends, inclusive; None before FETCH_OK.
         end_of_track: Nothing comes after `end`, ever.
         ids: Object IDs that were asked for; None for all.
@@ -110,6 +120,8 @@ class UpstreamFetch:
         self.position = self.start
         self.end: int | None = None
         self.end_of_track = False
+        self.arriving: Arriving | None = None
+        self._began_at: float | None = None
         self._sink = sink
         self._finished = False
         largest = sink.intake.store.largest
@@ -118,6 +130,7 @@ class UpstreamFetch:
             and largest is not None
             and to_position(largest) > self.through
         )
+        peer.session.take_payloads(request_id, sink.intake.cut_through_bytes)
         peer.follow(request_id, self._receive)
 
     @classmethod
@@ -151,8 +164,14 @@ class UpstreamFetch:
         is_wanted = self.ids is None or position & MAX_VI64 in self.ids
         return is_wanted and self.position <= position <= self.through
 
+    @property
+    def progress(self) -> tuple[int, int]:
+        """How far it has come: `position`, and octets of the Object there."""
+        return self.position, 0 if self.arriving is None else self.arriving.size
+
     def cancel(self, code: StreamResetCode, *, now: float) -> None:
         """Give up; nothing more is heard of it."""
+        self._lose_arriving()
         self.peer.forget(self.request_id)
         if self.peer.session.is_active(self.request_id):
             self.peer.session.cancel(self.request_id, code=code, now=now)
@@ -165,8 +184,8 @@ class UpstreamFetch:
 
     def _receive(self, event: Event, now: float) -> None:
         match event:
-            case ObjectReceived():
-                self._receive_object(event, now)
+            case ObjectReceived() | ObjectBegun() | ObjectPayload():
+                self._receive_data(event, now)
             case RangeEnded():
                 self._receive_marker(event.marker, to_position(event.location), now)
             case FetchAccepted():
@@ -185,18 +204,69 @@ class UpstreamFetch:
             case _:
                 pass
 
+    def _receive_data(
+        self, event: ObjectReceived | ObjectBegun | ObjectPayload, now: float
+    ) -> None:
+        match event:
+            case ObjectReceived():
+                self._receive_object(event, now)
+            case ObjectBegun():
+                self._begin_object(event, now)
+            case ObjectPayload():
+                self._receive_payload(event.data, now)
+
     def _receive_object(self, event: ObjectReceived, now: float) -> None:
-        obj = event.obj
-        position = to_position(obj.location)
+        position = to_position(event.obj.location)
+        if self.covers(position):
+            self._pass_gap(position, now)
+            self._store(event.obj, event.began_at, now)
+
+    def _begin_object(self, event: ObjectBegun, now: float) -> None:
+        """Take the first octets of a large Object, which is accounted for when it is whole."""
+        position = to_position(event.obj.location)
         if not self.covers(position):
             return
-        self._account(position, now)
+        self._pass_gap(position, now)
+        arriving = self.arriving = Arriving(event.obj, event.payload_length)
+        self._began_at = now
+        try:
+            self._sink.intake.begin_object(arriving, self.peer, now=now)
+        except MalformedTrack as error:
+            self._sink.malformed(self.peer, error, now=now)
+            return
+        self._receive_payload(event.data, now)
+        if self.arriving is arriving:
+            self._sink.fetch_began_object(self, now=now)
+
+    def _receive_payload(self, data: memoryview, now: float) -> None:
+        arriving, store = self.arriving, self._sink.intake.store
+        if arriving is None:
+            # Not asked for.
+            return
+        arriving.add(data)
+        if not arriving.is_whole:
+            store.arrivals.grew(arriving)
+            return
+        self.arriving = None
+        self._store(arriving.whole(), self._began_at, now)
+        # It is not taken where it contradicts the Track, or is known by now not to exist.
+        is_lost = store.received_at(arriving.obj.group_id, arriving.obj.object_id) is None
+        store.arrivals.end(arriving, lost=is_lost)
+
+    def _store(self, obj: Object, began_at: float | None, now: float) -> None:
+        """Put a whole Object into the store."""
+        self.position = to_position(obj.location) + 1
         try:
             self._sink.intake.receive_object(
-                obj, self.peer, follows=None, fetched=True, began_at=event.began_at, now=now
+                obj, self.peer, follows=None, fetched=True, began_at=began_at, now=now
             )
         except MalformedTrack as error:
             self._sink.malformed(self.peer, error, now=now)
+
+    def _lose_arriving(self) -> None:
+        arriving, self.arriving = self.arriving, None
+        if arriving is not None:
+            self._sink.intake.store.arrivals.end(arriving, lost=True)
 
     def _receive_marker(self, marker: RangeMarker, through: int, now: float) -> None:
         through = min(through, self.through)
@@ -208,12 +278,12 @@ class UpstreamFetch:
         else:
             self._sink.mark_unknown(self, start, through, marker, now=now)
 
-    def _account(self, position: int, now: float) -> None:
-        """Account for an Object; an unmarked gap before it means that nothing is there.
+    def _pass_gap(self, position: int, now: float) -> None:
+        """Account for an unmarked gap before an Object: it means that nothing is there.
 
         Unless the FETCH was filtered: then it means nothing.
         """
-        start, self.position = self.position, position + 1
+        start, self.position = self.position, position
         if start >= position:
             return
         if self.ids is None:
@@ -230,12 +300,13 @@ class UpstreamFetch:
         end = min(self.end, self.through)
         if self.ids is not None and self._ends_with_group:
             self._sink.intake.mark_absent(end + 1, self.through)
-        self._account(self.through + 1 if self._ends_with_group else end + 1, now)
+        self._pass_gap(self.through + 1 if self._ends_with_group else end + 1, now)
         self._fail(now, RangeMarker.UNKNOWN)
 
     def _fail(self, now: float, marker: RangeMarker | None = None) -> None:
         """End; say of what is not accounted for that it is unknown, or leave that open."""
         self.peer.forget(self.request_id)
+        self._lose_arriving()
         start, self.position = self.position, self.through + 1
         if marker is not None and start <= self.through:
             self._sink.mark_unknown(self, start, self.through, marker, now=now)

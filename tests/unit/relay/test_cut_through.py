@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from tests.unit.relay.world import World, block, payload
+from tests.unit.relay.world import TRACK, WHOLE, World, block, payload
 
-from kvcs.errors import PublishDoneCode
+from kvcs.errors import PublishDoneCode, StreamResetCode
 from kvcs.moqt.session import events as ev
 from kvcs.moqt.session.limits import SessionLimits
 from kvcs.moqt.wire.filters import LocationFilter
@@ -216,3 +216,198 @@ def test_an_object_that_turns_out_not_to_exist_is_not_ended_as_if_it_did(site):
 
     assert site.subscriber.objects(site.subscription) == []
     assert len(site.subscriber.of(site.subscription, ev.StreamAborted)) == 1
+
+
+# On fetch streams.
+
+
+class FetchSite:
+    """A relay, and a publisher that answers FETCH by hand."""
+
+    def __init__(self, groups=1, **limits):
+        self.world = World(cut_through_bytes=LIMIT, **limits)
+        self.publisher = self.world.publisher()
+        self.publisher.silent = {ev.SubscribeReceived, ev.FetchReceived}
+        self.subscriber = self.world.client()
+        self.end = Location(groups - 1, 1)
+
+    @property
+    def now(self):
+        return self.world.now
+
+    def fetch(self, client=None):
+        """Have a client fetch the first two Objects."""
+        return (client or self.subscriber).fetch(LocationFilter.absolute_range(0, 0, 0, 1))
+
+    def answer(self):
+        """Accept the last FETCH of the relay, and open its stream."""
+        session = self.publisher.session
+        request_id = self.publisher.asked(ev.FetchReceived)[-1].request_id
+        session.accept_fetch(request_id, end_of_track=False, end_location=self.end, now=self.now)
+        self.stream_id = session.open_fetch_stream(request_id, priority=4, now=self.now)
+        self.world.settle()
+        return request_id
+
+    def begin(self, object_id=0, size=SIZE):
+        obj = Object(group_id=0, object_id=object_id, subgroup_id=0, publisher_priority=0)
+        self.publisher.session.begin_object(self.stream_id, obj, size, now=self.now)
+        self.octets = payload(0, object_id, size)
+
+    give = Site.give
+
+
+@pytest.fixture
+def fetching():
+    site = FetchSite()
+    site.request_id = site.fetch()
+    site.upstream_id = site.answer()
+    return site
+
+
+def test_a_fetched_object_goes_on_while_it_arrives(fetching):
+    fetching.begin()
+    fetching.give(1000)
+    first = under_way(fetching.subscriber)
+    fetching.give(1500)
+
+    assert (first, under_way(fetching.subscriber)) == (1000, 2500)
+    assert fetching.world.statistics.cache_bytes < SIZE
+    fetching.give(500)
+    fetching.begin(1)
+    fetching.give(SIZE)
+    fetching.publisher.session.finish_stream(fetching.stream_id, now=fetching.now)
+    fetching.world.settle()
+
+    assert fetching.subscriber.objects(fetching.request_id) == [(0, 0), (0, 1)]
+    assert len(fetching.subscriber.of(fetching.request_id, ev.StreamFinished)) == 1
+    assert fetching.world.statistics.cache_bytes > 2 * SIZE
+
+
+def test_all_who_wait_for_a_fetched_object_get_it_while_it_arrives_from_one_fetch(fetching):
+    other = fetching.world.client()
+    request_id = fetching.fetch(other)
+    fetching.begin()
+    fetching.give(1000)
+    late = fetching.world.client()
+    late_id = fetching.fetch(late)
+
+    assert [under_way(client) for client in (fetching.subscriber, other, late)] == [1000] * 3
+    fetching.give(2000)
+    assert other.objects(request_id) == late.objects(late_id) == [(0, 0)]
+    assert len(fetching.publisher.asked(ev.FetchReceived)) == 1
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_truncated_fetched_object_is_not_kept_and_streams_that_carry_it_are_reset(
+    fetching, is_lost
+):
+    fetching.begin()
+    fetching.give(1000)
+    if is_lost:
+        fetching.publisher.lose()
+    else:
+        fetching.publisher.session.reset_stream(fetching.stream_id, 0, now=fetching.now)
+        fetching.world.settle()
+
+    assert len(fetching.subscriber.of(fetching.request_id, ev.StreamAborted)) == 1
+    assert fetching.subscriber.objects(fetching.request_id) == []
+    assert under_way(fetching.subscriber) == 0
+    assert fetching.world.statistics.cache_bytes < SIZE
+    (track,) = fetching.world.core._tracks.values()
+    assert not track.supply.inquiries.fetches
+    assert len(track.supply.store.arrivals) == 0
+
+
+def test_a_fetch_that_was_reset_can_be_asked_again(fetching):
+    fetching.begin()
+    fetching.give(1000)
+    fetching.publisher.session.reset_stream(fetching.stream_id, 0, now=fetching.now)
+    fetching.world.settle()
+
+    again = fetching.fetch()
+    fetching.answer()
+    for object_id in (0, 1):
+        fetching.publisher.session.send_object(
+            fetching.stream_id, block(0, object_id, SIZE), now=fetching.now
+        )
+    fetching.publisher.session.finish_stream(fetching.stream_id, now=fetching.now)
+    fetching.world.settle()
+
+    assert fetching.subscriber.objects(again) == [(0, 0), (0, 1)]
+
+
+def test_a_fetch_that_nothing_of_was_sent_goes_on_elsewhere_when_an_object_is_truncated():
+    site = FetchSite()
+    site.subscriber.room = 0
+    request_id = site.fetch()
+    site.answer()
+    site.begin()
+    site.give(1000)
+    site.publisher.session.reset_stream(site.stream_id, 0, now=site.now)
+    site.world.settle()
+    site.subscriber.room = 2**30
+    site.world.settle()
+    site.answer()
+    for object_id in (0, 1):
+        site.publisher.session.send_object(site.stream_id, block(0, object_id, SIZE), now=site.now)
+    site.publisher.session.finish_stream(site.stream_id, now=site.now)
+    site.world.settle()
+
+    assert site.subscriber.objects(request_id) == [(0, 0), (0, 1)]
+
+
+def test_a_publisher_that_stalls_inside_a_fetched_object_is_given_up_in_time():
+    site = FetchSite(fill_timeout=2.0)
+    request_id = site.fetch()
+    upstream_id = site.answer()
+    site.begin()
+    for _ in range(3):
+        # It is slow, which is no reason.
+        site.give(500)
+        site.world.pass_time(1.5)
+    before = site.publisher.of(upstream_id, ev.RequestCancelled)
+    site.world.pass_time(5.0)
+
+    assert before == []
+    assert len(site.publisher.of(upstream_id, ev.RequestCancelled)) == 1
+    assert len(site.subscriber.of(request_id, ev.StreamAborted)) == 1
+    assert under_way(site.subscriber) == 0
+
+
+def test_a_fetched_object_that_contradicts_the_track_does_not_go_on(fetching):
+    session = fetching.publisher.session
+    session.send_object(fetching.stream_id, block(0, 0, SIZE), now=fetching.now)
+    obj = Object(group_id=0, object_id=1, subgroup_id=0, publisher_priority=9)
+    session.begin_object(fetching.stream_id, obj, SIZE, now=fetching.now)
+    fetching.world.settle()
+
+    assert under_way(fetching.subscriber) == 0
+    (end,) = fetching.subscriber.of(fetching.request_id, ev.StreamAborted)
+    assert end.code == StreamResetCode.MALFORMED_TRACK
+    assert fetching.world.statistics.malformed_tracks == 1
+
+
+def test_a_fill_gets_an_object_that_arrives_on_the_subscription(site):
+    site.begin()
+    site.give(1000)
+    late = site.world.client()
+    site.world.core._tracks[TRACK].supply.store.raise_largest(Location(0, 0))
+    subscription = late.subscribe(WHOLE)
+    early = under_way(late)
+    site.give(2000)
+
+    assert early == 1000
+    assert late.objects(subscription, fetched=True) == [(0, 0)]
+    assert late.objects(subscription, fetched=False) == []
+
+
+def test_octets_of_fetched_objects_count_against_the_session_that_sends_them(fetching):
+    context = fetching.publisher.link.session._context
+    context.limits = SessionLimits(max_partial_bytes=1500)
+    fetching.begin()
+    fetching.give(1000)
+    held = context.partial_bytes
+    fetching.give(1000)
+
+    assert (held, context.partial_bytes) == (1000, 0)
+    assert len(fetching.subscriber.of(fetching.request_id, ev.StreamAborted)) == 1

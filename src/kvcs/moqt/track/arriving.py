@@ -1,15 +1,17 @@
 """Objects on their way: what is here of them goes on before the rest has come.
 
 Theory of operation. Whoever receives a Track in parts notes each Object that has begun here
-(`Arrivals.begin`), adds its parts, and says when it is whole or lost. A delivery that stands right
-before such an Object sends its header and then each part when it comes (`EarlyObject`), so that a
-hop costs an Object of any size no more time than one part of it. The store knows nothing of an
-Object before it is whole: what ends early was never there, and the streams that carry it are reset.
+(`Arrivals.begin`), on whatever stream it comes, adds its parts, and says when it is whole or lost.
+A delivery that stands right before such an Object, of a subscription, a fill or a FETCH, sends its
+header and then each part when it comes (`EarlyObject`), so that a hop costs an Object of any size
+no more time than one part of it. The store knows nothing of an Object before it is whole: what ends
+early was never there, and the streams that carry it are reset.
 
-Source: MOQT draft 22, Sections 7.4 and 11.3.
+Source: MOQT draft 22, Sections 7.4, 11.3 and 11.4.
 """
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -118,9 +120,9 @@ class Arriving:
 
 
 class Arrivals:
-    """The Objects of one Track that have begun, at most one for each Subgroup."""
+    """The Objects of one Track that have begun, by Location."""
 
-    __slots__ = ("_by_subgroup", "_on_change")
+    __slots__ = ("_by_location", "_in_subgroup", "_on_change")
 
     def __init__(self, on_change: Callable[[Object], None]) -> None:
         """Have none.
@@ -129,36 +131,49 @@ class Arrivals:
             on_change: Called with an Object, without its payload, of which more is here, or that
                 is lost.
         """
-        self._by_subgroup: dict[tuple[int, int | None], Arriving] = {}
+        self._by_location: dict[tuple[int, int], Arriving] = {}
+        self._in_subgroup: Counter[tuple[int, int | None]] = Counter()
         self._on_change = on_change
 
     def __len__(self) -> int:
-        return len(self._by_subgroup)
+        return len(self._by_location)
 
     def __repr__(self) -> str:
         return f"<Arrivals {len(self)}>"
 
-    def of(self, group_id: int, subgroup_id: int | None) -> Arriving | None:
-        """Return the Object of a Subgroup that has begun."""
-        return self._by_subgroup.get((group_id, subgroup_id))
+    def at(self, group_id: int, object_id: int) -> Arriving | None:
+        """Return the Object at a Location that has begun."""
+        return self._by_location.get((group_id, object_id))
+
+    def has_any_in(self, group_id: int, subgroup_id: int | None) -> bool:
+        """Tell whether an Object of a Subgroup has begun."""
+        return (group_id, subgroup_id) in self._in_subgroup
 
     def begin(self, arriving: Arriving) -> None:
-        """Note an Object that nobody had before; a second one of its Subgroup is not noted."""
-        self._by_subgroup.setdefault(_key(arriving), arriving)
+        """Note an Object that nobody had before; a second copy of it is not noted."""
+        obj = arriving.obj
+        if (obj.group_id, obj.object_id) not in self._by_location:
+            self._by_location[obj.group_id, obj.object_id] = arriving
+            self._in_subgroup[obj.group_id, obj.subgroup_id] += 1
 
     def grew(self, arriving: Arriving) -> None:
         """Tell that more of an Object is here."""
-        if self._by_subgroup.get(_key(arriving)) is arriving:
+        if self._is_noted(arriving):
             self._on_change(arriving.obj)
 
     def end(self, arriving: Arriving, *, lost: bool) -> None:
         """Forget an Object that is whole and in the store, or lost."""
         if lost:
             arriving.lose()
-        if self._by_subgroup.get(_key(arriving)) is arriving:
-            del self._by_subgroup[_key(arriving)]
-            self._on_change(arriving.obj)
+        if not self._is_noted(arriving):
+            return
+        obj = arriving.obj
+        del self._by_location[obj.group_id, obj.object_id]
+        subgroup = obj.group_id, obj.subgroup_id
+        self._in_subgroup[subgroup] -= 1
+        if not self._in_subgroup[subgroup]:
+            del self._in_subgroup[subgroup]
+        self._on_change(obj)
 
-
-def _key(arriving: Arriving) -> tuple[int, int | None]:
-    return arriving.obj.group_id, arriving.obj.subgroup_id
+    def _is_noted(self, arriving: Arriving) -> bool:
+        return self.at(arriving.obj.group_id, arriving.obj.object_id) is arriving

@@ -1,6 +1,6 @@
-"""One Object that goes out on a Subgroup stream while it arrives; see `kvcs.moqt.track.arriving`.
+"""One Object that goes out on a stream while it arrives; see `kvcs.moqt.track.arriving`.
 
-Source: MOQT draft 22, Sections 7.4 and 11.3.
+Source: MOQT draft 22, Sections 7.4, 11.3 and 11.4.
 """
 
 from kvcs.moqt.session.actions import StreamId
@@ -9,22 +9,25 @@ from kvcs.moqt.track.arriving import Arriving
 from kvcs.moqt.track.group import Subgroup
 from kvcs.moqt.track.store import TrackStore
 
-__all__ = ("EarlyObject", "arriving_in")
+__all__ = ("EarlyObject", "arriving_at", "begins_in")
 
 
-def arriving_in(store: TrackStore, subgroup: Subgroup) -> Arriving | None:
-    """Return the Object of a Subgroup that has begun, unless it is held from elsewhere."""
+def arriving_at(store: TrackStore, group_id: int, object_id: int) -> Arriving | None:
+    """Return the Object at a Location that has begun, unless it is held from elsewhere."""
     if not len(store.arrivals):
         return None
-    arriving = store.arrivals.of(subgroup.group_id, subgroup.subgroup_id)
-    if arriving is None:
-        return None
-    is_held = store.received_at(subgroup.group_id, arriving.obj.object_id) is not None
+    arriving = store.arrivals.at(group_id, object_id)
+    is_held = arriving is not None and store.received_at(group_id, object_id) is not None
     return None if is_held else arriving
 
 
+def begins_in(store: TrackStore, subgroup: Subgroup) -> bool:
+    """Tell whether an Object of a Subgroup has begun."""
+    return store.arrivals.has_any_in(subgroup.group_id, subgroup.subgroup_id)
+
+
 class EarlyObject:
-    """What one subscription has sent of an Object on its way.
+    """What one delivery has sent of an Object on its way.
 
     Attributes:
         arriving: The Object.

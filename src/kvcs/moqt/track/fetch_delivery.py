@@ -6,6 +6,9 @@ somebody can fill it (`on_gap`), and becomes an End of Range record if nobody ca
 gave up, or if the deadline has passed. Places are numbers in the order of delivery, so a
 run costs the same whether it spans three Objects or 2^64 Groups.
 
+An Object on its way that is next goes out while it arrives. When it is lost, the stream is reset:
+there is no way to take back what was sent of it.
+
 What is left unmarked means "does not exist" in an unfiltered fetch and nothing at all in a
 filtered one. An End of Range record speaks for everything since the record before it; so
 where the unmarked part of a gap must not be swallowed by it, a record of its own goes
@@ -16,11 +19,14 @@ Source: MOQT draft 22, Sections 3.2, 3.4, 9.20.5 and 11.4.
 
 from collections.abc import Callable
 
+from kvcs.errors import StreamResetCode
 from kvcs.moqt.codepoints import GroupOrder, RangeMarker
 from kvcs.moqt.session.actions import RequestId, StreamId
 from kvcs.moqt.session.session import Session
+from kvcs.moqt.track.arriving import Arriving
 from kvcs.moqt.track.contents import Absent, Found, Unknown
 from kvcs.moqt.track.delivery import DeliveryTerms, OnGap, OnStopped, Rank, transport_priority
+from kvcs.moqt.track.early import EarlyObject, arriving_at
 from kvcs.moqt.track.interval import IntervalSet, to_location, to_position
 from kvcs.moqt.track.object_ids import ObjectIds
 from kvcs.moqt.track.store import TrackStore
@@ -78,7 +84,8 @@ class FetchDelivery:
         self._ascending = terms.group_order is GroupOrder.ASCENDING
         self._range_start, self._range_end = terms.location_range.start, end
         self._place, self._last_place = self._bounds()
-        self._next: Object | None = None
+        self._next: Object | Arriving | None = None
+        self._early: EarlyObject | None = None
         self._publisher_priority = 0
         self._blocked = False
         self._asked_through = -1
@@ -111,7 +118,7 @@ class FetchDelivery:
 
     def needs(self, group_id: int) -> bool:
         """Tell whether Objects of this Group may still have to be sent."""
-        if self.finished or self._place > self._last_place:
+        if self.finished or self._place > self._last_place or self._is_cut_off:
             return False
         here = self._location(self._place).group_id
         if self._ascending:
@@ -175,29 +182,59 @@ class FetchDelivery:
             return 0
         opened = self.stream_id is None
         stream_id = self._open(session, now) if self.stream_id is None else self.stream_id
-        obj = self._next
+        if self._early is not None:
+            return self._go_on(self._early, session, stream_id, now)
         size_bytes = 0
-        if obj is None:
+        if self._next is None:
             self._advance(now)
             size_bytes = self._send_records(session, stream_id, now)
-            obj = self._next
+        upcoming = self._next
         # The first step only looks: the rank of the first Object is not known before it.
-        if obj is not None and not opened:
-            session.send_object(stream_id, obj, now=now)
-            size_bytes += len(obj.payload) + _RECORD_BYTES
+        if isinstance(upcoming, Arriving) and not opened:
+            self._next = None
+            early = self._early = EarlyObject(upcoming, session, stream_id, now=now)
+            return size_bytes + self._go_on(early, session, stream_id, now)
+        if isinstance(upcoming, Object) and not opened:
+            session.send_object(stream_id, upcoming, now=now)
+            size_bytes += len(upcoming.payload) + _RECORD_BYTES
             self._place += 1
-            self._next = self._adjacent(obj, now)
+            self._next = self._adjacent(upcoming, now)
             if self._next is None:
                 self._advance(now)
                 size_bytes += self._send_records(session, stream_id, now)
+        return self._look_ahead(session, stream_id, size_bytes, now)
+
+    def _look_ahead(self, session: Session, stream_id: StreamId, size: int, now: float) -> int:
+        """Prepare for what is next, or end the stream; return the octets handed over."""
         following = self._next
         if following is not None:
-            self._rank_next(session, stream_id, following, now)
-            return size_bytes or 1
+            obj = following.obj if isinstance(following, Arriving) else following
+            self._rank_next(session, stream_id, obj, now)
+            return size or 1
         if self._place > self._last_place:
             session.finish_stream(stream_id, now=now)
             self.stop()
-        return size_bytes
+        return size
+
+    def _go_on(self, early: EarlyObject, session: Session, stream_id: StreamId, now: float) -> int:
+        """Send the next part of an Object that is on its way, and what follows it."""
+        if self._is_cut_off:
+            self.cancel(session, now=now, code=StreamResetCode.INTERNAL_ERROR)
+            return 0
+        size_bytes = early.step(session, now=now)
+        self._blocked = not size_bytes
+        if not early.is_sent:
+            return size_bytes
+        self._early = None
+        self._place += 1
+        self._advance(now)
+        size_bytes += self._send_records(session, stream_id, now)
+        return self._look_ahead(session, stream_id, size_bytes, now)
+
+    @property
+    def _is_cut_off(self) -> bool:
+        """Whether an Object was lost that a part of was sent: a reset is all that follows."""
+        return self._early is not None and self._early.arriving.is_lost
 
     # Walking.
 
@@ -272,16 +309,24 @@ class FetchDelivery:
         if marker is None and self._is_over(now):
             marker = RangeMarker.TIMED_OUT
         if marker is None and self._on_gap is not None:
-            self._blocked = True
-            if end > self._asked_through:
-                self._asked_through = end
-                self._on_gap(self, *self._run(location, end))
-            elif self.on_stopped is not None:
-                self.on_stopped(self, location)
+            self._wait(location, end, self._on_gap)
             return
         self._begin_gap(marker or RangeMarker.UNKNOWN)
         self._pending = marker or RangeMarker.UNKNOWN, end
         self._place = end + 1
+
+    def _wait(self, location: Location, end: int, on_gap: OnGap) -> None:
+        """Wait for an unknown run, unless its first Object has begun to arrive."""
+        arriving = arriving_at(self._store, location.group_id, location.object_id)
+        if arriving is not None and self.terms.admits(arriving.obj):
+            self._close_gap()
+            self._next = arriving
+        self._blocked = self._next is None
+        if end > self._asked_through:
+            self._asked_through = end
+            on_gap(self, *self._run(location, end))
+        elif self._blocked and self.on_stopped is not None:
+            self.on_stopped(self, location)
 
     def _given_up_at(self, position: int) -> tuple[RangeMarker | None, tuple[int, int] | None]:
         """Return what to say about a place that was given up, and how far that goes."""
@@ -354,6 +399,13 @@ class FetchDelivery:
             session.set_stream_priority(stream_id, priority, now=now)
 
     def _store_changed(self) -> None:
+        upcoming = self._next
+        if self._early is not None:
+            self._early.let_go(self._store)
+        elif isinstance(upcoming, Arriving) and (upcoming.is_lost or upcoming.is_handed_over):
+            # Nothing of it was sent: the store tells what is here now.
+            self._next = None
+            self._wake()
         if self._blocked:
             self._wake()
 

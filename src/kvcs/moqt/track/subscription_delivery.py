@@ -31,7 +31,7 @@ from kvcs.moqt.track.cursor import Cursor
 from kvcs.moqt.track.cursor_queue import CursorQueue
 from kvcs.moqt.track.datagrams import next_datagram
 from kvcs.moqt.track.delivery import DeliveryTerms, OnGap, OnStopped, Rank, transport_priority
-from kvcs.moqt.track.early import EarlyObject, arriving_in
+from kvcs.moqt.track.early import EarlyObject, arriving_at, begins_in
 from kvcs.moqt.track.fetch_delivery import FetchDelivery
 from kvcs.moqt.track.group import Subgroup
 from kvcs.moqt.track.interval import IntervalSet, to_location, to_position
@@ -226,7 +226,7 @@ class SubscriptionDelivery:
             self._retry(None if subgroup is None else subgroup.group_id)
         if subgroup is None or not self.terms.forward:
             return
-        if subgroup.largest_id < 0 and arriving_in(self._store, subgroup) is None:
+        if subgroup.largest_id < 0 and not begins_in(self._store, subgroup):
             return
         cursor = self._cursors.get(subgroup)
         if cursor is None:
@@ -391,8 +391,9 @@ class SubscriptionDelivery:
 
     def _begin_early(self, cursor: Cursor, session: Session, now: float) -> EarlyObject | None:
         """Begin with the next Object while it arrives, if nothing is to be decided first."""
-        arriving = arriving_in(self._store, cursor.subgroup)
-        if arriving is None or arriving.obj.object_id != cursor.last_id + 1:
+        subgroup = cursor.subgroup
+        arriving = arriving_at(self._store, subgroup.group_id, cursor.last_id + 1)
+        if arriving is None or arriving.obj.subgroup_id != subgroup.subgroup_id:
             return None
         if cursor.is_stray or cursor.has_late or arriving is cursor.left:
             return None
@@ -401,10 +402,10 @@ class SubscriptionDelivery:
             return None
         is_wanted = self._is_inside(obj.group_id, obj.object_id) and self.terms.admits(obj)
         if cursor.stream_id is None:
-            has_room = self._streams.has_room
+            has_room, with_properties = self._streams.has_room, subgroup.has_properties
         else:
-            has_room = cursor.with_properties or not obj.properties.raw
-        if not (is_wanted and has_room):
+            has_room, with_properties = True, cursor.with_properties
+        if not (is_wanted and has_room) or (obj.properties.raw and not with_properties):
             return None
         stream_id = cursor.stream_id
         if stream_id is None:

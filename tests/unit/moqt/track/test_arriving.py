@@ -73,20 +73,22 @@ def test_any_cut_reads_as_the_same_octets(sizes, data):
     assert obj.whole().payload == payload
 
 
-def test_one_object_of_a_subgroup_is_on_its_way_at_a_time():
+def test_one_copy_of_an_object_is_on_its_way_at_a_time():
     told = []
     arrivals = Arrivals(told.append)
-    first, second, other = arriving(0), arriving(1), arriving(0, group_id=1)
+    first, copy, other = arriving(0), arriving(0), arriving(1)
 
-    for obj in (first, second, other):
+    for obj in (first, copy, other):
         arrivals.begin(obj)
         arrivals.grew(obj)
-    arrivals.end(second, lost=True)
+    arrivals.end(copy, lost=True)
 
-    assert arrivals.of(0, 0) is first
+    assert arrivals.at(0, 0) is first
     assert told == [first.obj, other.obj]
-    assert (first.is_lost, second.is_lost) == (False, True)
+    assert (first.is_lost, copy.is_lost) == (False, True)
 
     arrivals.end(first, lost=False)
-    assert arrivals.of(0, 0) is None
-    assert len(arrivals) == 1
+    assert arrivals.at(0, 0) is None
+    assert (len(arrivals), arrivals.has_any_in(0, 0)) == (1, True)
+    arrivals.end(other, lost=False)
+    assert not arrivals.has_any_in(0, 0)

@@ -2,13 +2,14 @@
 
 import pytest
 
-from kvcs.errors import MalformedTrack, PublishDoneCode
-from kvcs.moqt.codepoints import ParameterType, PropertyType
+from kvcs.errors import MalformedTrack, PublishDoneCode, StreamResetCode
+from kvcs.moqt.codepoints import GroupOrder, ParameterType, PropertyType
 from kvcs.moqt.session.events import PublishDoneReceived
 from kvcs.moqt.track.arriving import Arriving
 from kvcs.moqt.track.subscription_delivery import MAX_OPEN_SUBGROUPS
 from kvcs.moqt.wire.filters import LocationFilter, Range, RangeFilter
 from kvcs.moqt.wire.object import Object
+from kvcs.moqt.wire.parameters import FillParameters
 from kvcs.moqt.wire.properties import Properties
 from kvcs.names import Location
 
@@ -297,3 +298,210 @@ def test_a_delivery_timeout_that_the_first_object_brings_holds_while_it_arrives(
 
     assert early == 0
     assert site.received() == ["0/0 RESET 2"]
+
+
+# On fetch streams.
+
+
+def cache(new_site, *held):
+    """A cache that waits for what it lacks of the first ten Objects."""
+    site = new_site(authoritative=False, fill_gaps=True)
+    site.add(0, *held)
+    site.store.raise_largest(Location(0, 9))
+    return site
+
+
+def begin_fetched(site, object_id, length=10, **fields):
+    """Let an Object begin to arrive on a fetch stream: nobody said more of its Subgroup."""
+    obj = Object(0, object_id, 0, 0, **fields)
+    arriving = Arriving(obj, length)
+    site.store.begin(arriving, now=site.now)
+    return arriving
+
+
+def finish_fetched(site, arriving):
+    site.store.add(arriving.whole(), now=site.now, fetched=True)
+    site.store.arrivals.end(arriving, lost=False)
+    site.settle()
+
+
+def test_a_fetch_sends_an_object_while_it_arrives(new_site):
+    site = cache(new_site, 0, 2)
+    site.fetch(location_filter=LocationFilter.absolute_range(0, 0, 0, 2))
+    site.settle()
+    arriving = begin_fetched(site, 1)
+    grow(site, arriving, PAYLOAD[:4])
+    first = under_way(site)
+    grow(site, arriving, PAYLOAD[4:9])
+
+    assert (first, under_way(site), site.received()) == (4, 9, ["0/0"])
+    arriving.add(memoryview(PAYLOAD[9:]))
+    finish_fetched(site, arriving)
+
+    assert site.received() == ["0/0 0/1 0/2 FIN"]
+    # It is waited for like any other, so that somebody owes its end.
+    assert [gap[1:] for gap in site.gaps] == [(Location(0, 1), Location(0, 1))]
+
+
+def test_a_fetch_that_comes_while_an_object_arrives_begins_with_what_is_here(new_site):
+    site = cache(new_site)
+    arriving = begin_fetched(site, 0)
+    grow(site, arriving, PAYLOAD[:4])
+    site.fetch(location_filter=LocationFilter.absolute_range(0, 0, 0, 0))
+    site.settle()
+    early = under_way(site)
+    arriving.add(memoryview(PAYLOAD[4:]))
+    finish_fetched(site, arriving)
+
+    assert early == 4
+    assert site.received() == ["0/0 FIN"]
+
+
+def test_a_fill_sends_an_object_that_arrives_on_a_subscription(new_site):
+    site = cache(new_site, 0)
+    site.store.raise_largest(Location(0, 1))
+    arriving = begin(site, 1)
+    fill = FillParameters(location_filter=LocationFilter.absolute_range(0, 0, 0, 1))
+    site.subscribe(location_filter=LocationFilter.next_object(), fill=fill)
+    site.settle()
+    grow(site, arriving, PAYLOAD[:4])
+    early = under_way(site)
+    arriving.add(memoryview(PAYLOAD[4:]))
+    finish(site, arriving)
+
+    assert early == 4
+    assert site.received() == ["0/0 0/1 FIN"]
+
+
+def test_a_descending_fetch_sends_an_object_while_it_arrives(new_site):
+    site = cache(new_site, 0)
+    site.store.raise_largest(Location(1, 0))
+    site.fetch(
+        location_filter=LocationFilter.absolute_range(0, 0, 1, 0),
+        group_order=GroupOrder.DESCENDING,
+    )
+    site.settle()
+    arriving = begin(site, 0, group_id=1)
+    grow(site, arriving, PAYLOAD[:4])
+    early = under_way(site)
+    arriving.add(memoryview(PAYLOAD[4:]))
+    finish(site, arriving)
+
+    assert early == 4
+    assert site.received()[0].startswith("1/0 0/0")
+
+
+def test_a_fetch_that_carries_a_lost_object_is_reset_and_it_is_not_kept(new_site):
+    site = cache(new_site, 0, 2)
+    request_id = site.fetch(location_filter=LocationFilter.absolute_range(0, 0, 0, 2))
+    site.settle()
+    arriving = begin_fetched(site, 1)
+    grow(site, arriving, PAYLOAD[:4])
+    site.store.arrivals.end(arriving, lost=True)
+    site.settle()
+
+    assert site.received() == [f"0/0 RESET {int(StreamResetCode.INTERNAL_ERROR)}"]
+    assert site.store.held(0, 1, now=site.now) is None
+    assert (under_way(site), site.deliveries[request_id].finished) == (0, True)
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_fetch_looks_again_at_what_ended_before_it_sent_any_of_it(new_site, is_whole):
+    site = cache(new_site, 0)
+    arriving = begin_fetched(site, 1)
+    arriving.add(memoryview(PAYLOAD[:4]))
+    site.fetch(location_filter=LocationFilter.absolute_range(0, 0, 0, 1))
+    site.settle(room=10)
+    sent = site.received()
+    if is_whole:
+        arriving.add(memoryview(PAYLOAD[4:]))
+        site.store.add(arriving.whole(), now=site.now, fetched=True)
+        site.store.arrivals.end(arriving, lost=False)
+        site.store.drop_group(0)
+    else:
+        site.store.arrivals.end(arriving, lost=True)
+    site.settle()
+    waiting = site.received()
+    site.add(0, 1)
+    site.settle()
+
+    assert (sent, waiting) == (["0/0"], ["0/0"])
+    assert site.received() == ["0/0 0/1 FIN"]
+
+
+def test_a_fetch_does_not_begin_an_object_when_its_time_is_over(new_site):
+    site = cache(new_site, 0)
+    arriving = begin_fetched(site, 1)
+    grow(site, arriving, PAYLOAD[:4])
+    site.fetch(location_filter=LocationFilter.absolute_range(0, 0, 0, 1), fill_timeout_ms=0)
+    site.settle()
+
+    assert site.received() == ["0/0 late<=0/1 FIN"]
+
+
+def test_a_fetch_whose_time_ends_inside_an_object_sends_it_and_marks_the_rest(new_site):
+    site = cache(new_site, 0)
+    site.fetch(location_filter=LocationFilter.absolute_range(0, 0, 0, 3), fill_timeout_ms=1000)
+    site.settle()
+    arriving = begin_fetched(site, 1)
+    grow(site, arriving, PAYLOAD[:4])
+    site.now += 2
+    site.settle()
+    arriving.add(memoryview(PAYLOAD[4:]))
+    finish_fetched(site, arriving)
+
+    assert site.received() == ["0/0 0/1 late<=0/3 FIN"]
+
+
+def test_a_fetch_sends_no_part_of_what_its_filter_leaves_out(new_site):
+    site = cache(new_site, 0)
+    filters = (RangeFilter(kind=ParameterType.PRIORITY_FILTER, ranges=(Range(5, 9),)),)
+    site.fetch(location_filter=LocationFilter.absolute_range(0, 0, 0, 1), range_filters=filters)
+    site.settle()
+    arriving = begin_fetched(site, 1)
+    grow(site, arriving, PAYLOAD[:4])
+    early = under_way(site)
+    arriving.add(memoryview(PAYLOAD[4:]))
+    finish_fetched(site, arriving)
+
+    assert early == 0
+    assert site.received() == ["FIN"]
+
+
+def test_a_fetch_keeps_no_octets_of_an_object_that_the_store_has_dropped(new_site):
+    site = cache(new_site)
+    site.fetch(location_filter=LocationFilter.absolute_range(0, 0, 0, 0))
+    arriving = begin_fetched(site, 0)
+    grow(site, arriving, PAYLOAD[:4])
+    arriving.add(memoryview(PAYLOAD[4:]))
+    site.store.add(arriving.whole(), now=site.now, fetched=True)
+    site.store.arrivals.end(arriving, lost=False)
+    site.store.drop_group(0)
+
+    assert arriving.read(4) == b""
+    site.settle()
+    assert site.received() == [f"RESET {int(StreamResetCode.INTERNAL_ERROR)}"]
+
+
+def test_a_subscriber_that_refuses_a_fetch_stream_inside_an_object_ends_it(new_site):
+    site = cache(new_site)
+    request_id = site.fetch(location_filter=LocationFilter.absolute_range(0, 0, 0, 0))
+    arriving = begin_fetched(site, 0)
+    grow(site, arriving, PAYLOAD[:4])
+    (stream_id,) = site.streams
+    site.subscriber.stop_stream(stream_id, 1, now=site.now)
+    site.settle()
+    arriving.add(memoryview(PAYLOAD[4:]))
+    finish_fetched(site, arriving)
+
+    assert site.deliveries[request_id].finished
+    assert under_way(site) == 0
+
+
+def test_a_fetched_object_with_properties_waits_for_a_stream_that_has_room_for_them(site):
+    site.add(0, 0)
+    site.settle()
+    site.store.drop_group(0)
+    arriving = begin_fetched(site, 1, properties=Properties.of((0x3800, 7)))
+    grow(site, arriving, PAYLOAD)
+    assert under_way(site) == 0
