@@ -20,6 +20,7 @@ __all__ = (
     "FileFailed",
     "IntegrityError",
     "KeyMismatch",
+    "KeyMissing",
     "KvcsError",
     "LayoutMismatch",
     "LocalProtocolError",
@@ -279,6 +280,21 @@ class LayoutMismatch(DataError):
 
 class KeyMismatch(DataError):
     """Identifiers disagree: another model, another scope, or other tokens."""
+
+
+class KeyMissing(DataError):
+    """Objects are sealed with an object key that is not held.
+
+    Attributes:
+        key_id: Its Key ID.
+    """
+
+    def __init__(self, key_id: int) -> None:
+        super().__init__(key_id)
+        self.key_id = key_id
+
+    def __str__(self) -> str:
+        return f"the publication is sealed: the object key with Key ID {self.key_id} is needed"
 
 
 class IntegrityError(DataError):

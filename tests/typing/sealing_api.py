@@ -25,7 +25,7 @@ def hold(secret: bytes) -> ObjectKeys:
 
 def carry(key: ObjectKey, keys: ObjectKeys, track: FullTrackName, payload: bytes) -> None:
     sealer = TrackSealer(key, track)
-    sealed = sealer.seal(Location(0, 0), 0, payload, memoryview(payload), filler_bytes=100)
+    sealed = sealer.seal(Location(0, 0), 0, payload, memoryview(payload), padded_bytes=100)
     assert_type(sealed, bytes)
     assert_type(sealed_bytes(key, len(payload)), int)
     obj = SealedPayload(Location(0, 0), 0, key.key_id, sealer.immutable, sealed)

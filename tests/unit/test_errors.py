@@ -71,6 +71,10 @@ def test_every_public_error_is_a_kvcs_error():
         (errors.ConnectionLost(0, ""), "connection lost: NO_ERROR (0x0)"),
         (errors.ConnectionLost(0, "idle"), "connection lost: NO_ERROR (0x0): idle"),
         (errors.IntegrityError("digest", "Object {0, 1}"), "Object {0, 1} (digest)"),
+        (
+            errors.KeyMissing(7),
+            "the publication is sealed: the object key with Key ID 7 is needed",
+        ),
         (errors.NotAuthentic("key", "no trusted key"), "no trusted key (key)"),
         (errors.TokenRefused("expired", "it is over"), "it is over (expired)"),
         (errors.ConfigError("port", "0..65535", "x"), "port: expected 0..65535, got x"),

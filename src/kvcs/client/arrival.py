@@ -2,7 +2,8 @@
 
 Each part is hashed when it comes, while it is still in the processor's caches, and kept as a view:
 nothing is put together. Of an Object that cannot be right, since its length is not that of a
-block, only the header is kept, which tells why.
+block, only the header is kept, which tells why. What is sealed is only kept: nothing can be said
+about it before all of it is here.
 """
 
 import hashlib
@@ -12,7 +13,7 @@ from typing import NamedTuple
 from kvcs.kv.payload import HEADER_BYTES
 from kvcs.moqt.session.payload_parts import PayloadParts
 
-__all__ = ("BlockArrival", "WholePayload")
+__all__ = ("BlockArrival", "SealedArrival", "WholePayload")
 
 
 class WholePayload(NamedTuple):
@@ -82,4 +83,35 @@ class BlockArrival:
         self._on_whole(
             WholePayload(self._length, self._head, self._sha256.digest(), tuple(self._parts))
         )
+        return True
+
+
+class SealedArrival:
+    """Takes the payload of one sealed Object.
+
+    Args:
+        length: Octets of the payload.
+        on_whole: Called with the parts when the last octet is here.
+    """
+
+    __slots__ = ("_missing", "_on_whole", "_parts")
+
+    def __init__(
+        self, length: int, on_whole: Callable[[Sequence[bytearray | memoryview]], None]
+    ) -> None:
+        self._missing = length
+        self._parts = PayloadParts()
+        self._on_whole = on_whole
+
+    def __repr__(self) -> str:
+        return f"<SealedArrival {self._missing} missing>"
+
+    def take(self, data: memoryview) -> bool:
+        """Take the next octets; return True after the last."""
+        self._missing -= len(data)
+        if data:
+            self._parts.add(data)
+        if self._missing:
+            return False
+        self._on_whole(tuple(self._parts))
         return True

@@ -8,6 +8,8 @@ from kvcs.errors import ConfigError
 from kvcs.kv.identity import KVSP_PROVISIONAL, IdentityProfile
 from kvcs.kv.manifest import ManifestCadence, ManifestLimits
 from kvcs.kv.naming import Component
+from kvcs.kv.sealing import KEY_ID_PROPERTY, ObjectKey, ObjectKeys
+from kvcs.moqt.codepoints import PropertyType
 from kvcs.moqt.wire.token import Token
 
 __all__ = ("ConsumerConfig", "Hold", "PublisherConfig")
@@ -55,12 +57,21 @@ class PublisherConfig:
         drain_timeout: Seconds that closing a publication waits for deliveries under way.
         settle_time: Seconds without a new request after which everything counts as delivered: a
             relay that has fetched all Objects still asks where the tracks end.
-        hash_threshold_bytes: Layers of at least this size are hashed in a thread; None
-            hashes everything in the event loop.
+        hash_threshold_bytes: Layers of at least this size are hashed and sealed in a thread;
+            None does so in the event loop.
         signing_key: Signs every version of the manifest, which is then on the track
             ``manifest.cose``; None publishes a plain ``manifest``.
+        object_key: Key that all Objects are sealed with; None publishes them in clear.
+        pad_segment_blocks: Each layer of a segment has as many Objects as if it had the next
+            multiple of so many blocks, and manifests have the size that goes with it, so that
+            who carries them learns the length of a context only so far. For sealed publications.
+        key_id_property: Type of the property that carries the Key ID: even, and of no other
+            meaning in MOQT.
         authorization: Tokens sent with every request.
         profile: How identifiers are computed.
+
+    Raises:
+        ConfigError: A value that cannot be.
     """
 
     hold: Hold = Hold.ALL
@@ -78,12 +89,28 @@ class PublisherConfig:
     settle_time: float = 0.5
     hash_threshold_bytes: int | None = _MIB
     signing_key: SigningKey | None = None
+    object_key: ObjectKey | None = None
+    pad_segment_blocks: int | None = None
+    key_id_property: int = KEY_ID_PROPERTY
     authorization: tuple[Token, ...] = ()
     profile: IdentityProfile = KVSP_PROVISIONAL
 
     def __post_init__(self) -> None:
         if self.components not in ((Component.K, Component.V), (Component.KV,)):
             raise ConfigError("components", "(k, v) or (kv,)")
+        _check_key_id_property(self.key_id_property)
+        if self.pad_segment_blocks is None:
+            return
+        if self.pad_segment_blocks < 1:
+            raise ConfigError("pad_segment_blocks", "1 or more", str(self.pad_segment_blocks))
+        if self.object_key is None:
+            expected = "an object_key: anybody can tell the padding of Objects in clear"
+            raise ConfigError("pad_segment_blocks", expected)
+
+    def objects_of(self, blocks: int) -> int:
+        """Return how many Objects each layer of a segment of so many blocks has."""
+        multiple = self.pad_segment_blocks or 1
+        return -(-blocks // multiple) * multiple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +141,13 @@ class ConsumerConfig:
         max_memory_bytes: Octets that a retrieval may ask of its memory.
         allow_lossy: Tracks of lossy codecs may be taken.
         manifest_limits: Bounds on manifests.
+        object_keys: Keys that Objects may be sealed with; every Object must then be sealed with
+            one of them. None takes Objects in clear, and no others.
+        key_id_property: Type of the property that carries the Key ID.
+        open_threshold_bytes: Sealed Objects that come together are opened in a thread when they
+            have at least so many octets; None opens everything in the event loop.
+        max_sealed_bytes: Octets of sealed Objects that may wait for that thread. What comes
+            beyond is opened in the event loop, which slows the peer down.
         authorization: Tokens sent with every request.
         profile: How identifiers are computed.
     """
@@ -136,10 +170,15 @@ class ConsumerConfig:
     max_memory_bytes: int = 256 * 1024 * _MIB
     allow_lossy: bool = False
     manifest_limits: ManifestLimits = ManifestLimits()  # noqa: RUF009 - a frozen value
+    object_keys: ObjectKeys | None = None
+    key_id_property: int = KEY_ID_PROPERTY
+    open_threshold_bytes: int | None = 256 * 1024
+    max_sealed_bytes: int = 64 * _MIB
     authorization: tuple[Token, ...] = ()
     profile: IdentityProfile = KVSP_PROVISIONAL
 
     def __post_init__(self) -> None:
+        _check_key_id_property(self.key_id_property)
         if not 1 <= self.subscriber_priority <= 255:
             raise ConfigError("subscriber_priority", "1..255", str(self.subscriber_priority))
 
@@ -152,3 +191,9 @@ class ConsumerConfig:
         """Return the seconds to wait after so many fruitless requests in a row."""
         pause = self.retry_interval * 2 ** max(failures - 1, 0)
         return min(pause, self.max_retry_interval)
+
+
+def _check_key_id_property(number: int) -> None:
+    """Refuse what relays would take for something else, or for octets."""
+    if number % 2 or number in PropertyType:
+        raise ConfigError("key_id_property", "an even Type unknown to MOQT", f"{number:#x}")

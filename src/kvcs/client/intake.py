@@ -4,10 +4,11 @@ Theory of operation. A `TrackIntake` belongs to one data track of one segment. `
 every Object of that track, wherever it came from (subscription, fill, FETCH, another relay),
 and checks it completely before one octet of it is written: place, header, digest, and the
 digest that the manifest lists, if it lists one yet. `begin` does the same with an Object that is
-still on its way. A manifest that comes later is compared
-with what was accepted. A block is written once; the same block with other bytes, or a manifest
-that lists another digest, means that the publication contradicts itself, and `on_discard`
-says so. Objects that fail a check count by reason and stay missing.
+still on its way. A sealed Object is kept until it is whole, and opened elsewhere before it is
+checked; until then it `is_opening`, neither verified nor missing. A manifest that comes later is
+compared with what was accepted. A block is written once; the same block with other bytes, or a
+manifest that lists another digest, means that the publication contradicts itself, and
+`on_discard` says so. Objects that fail a check count by reason and stay missing.
 
 Source:
     KVCS, "Object Payload" and "Manifest Track".
@@ -19,9 +20,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from kvcs.client.arrival import BlockArrival, WholePayload
+from kvcs.client.arrival import BlockArrival, SealedArrival, WholePayload
 from kvcs.client.ledger import BlockState, TrackLedger
 from kvcs.client.memory import Placement
+from kvcs.client.opening import Opened, TrackOpening
 from kvcs.client.selection import WantedSegment
 from kvcs.client.verdict import Counters
 from kvcs.errors import DataError, IntegrityError
@@ -40,7 +42,10 @@ from kvcs.moqt.codepoints import ObjectStatus
 from kvcs.moqt.wire.object import Object
 from kvcs.names import Location
 
-__all__ = ("IntakeContext", "TrackIntake")
+__all__ = ("MAX_SEAL_OVERHEAD_BYTES", "IntakeContext", "TrackIntake")
+
+# Length, tag, and encrypted properties that a publisher may add to what an Object must have.
+MAX_SEAL_OVERHEAD_BYTES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +96,7 @@ class TrackIntake:
         self._series = {layer_index: self._series_of(layer_index) for layer_index in layers}
         self._segment = manifest.segments[wanted.segment]
         self._listed: Sequence[Sequence[bytes]] = ()
+        self._opening = 0
         self.take_manifest(manifest)
 
     def __repr__(self) -> str:
@@ -100,6 +106,11 @@ class TrackIntake:
     def layers(self) -> int:
         """Number of layers of the model, wanted or not."""
         return self._context.layout.layers
+
+    @property
+    def is_opening(self) -> bool:
+        """Objects have arrived that are not opened yet."""
+        return self._opening > 0
 
     @property
     def is_unlisted(self) -> bool:
@@ -123,18 +134,21 @@ class TrackIntake:
         for layer_index, digests in enumerate(self._listed):
             self.ledger.confirm(layer_index, digests)
 
-    def receive(self, obj: Object) -> None:
+    def receive(self, obj: Object, opening: TrackOpening | None = None) -> None:
         """Check one whole Object; a Normal one that is wanted ends up in the caller's memory."""
         if obj.status is ObjectStatus.NORMAL:
-            self.begin(obj, len(obj.payload), memoryview(obj.payload))
+            self.begin(obj, len(obj.payload), memoryview(obj.payload), opening)
 
-    def begin(self, obj: Object, length: int, data: memoryview) -> BlockArrival | None:
+    def begin(
+        self, obj: Object, length: int, data: memoryview, opening: TrackOpening | None = None
+    ) -> BlockArrival | SealedArrival | None:
         """Take a Normal Object whose payload may not be whole yet.
 
         Args:
             obj: The Object; its payload is not looked at.
             length: Octets of its payload.
             data: The first of them, or all.
+            opening: Opens it; None when Objects are taken in clear.
 
         Returns:
             What takes the rest of the payload, or None when nobody needs it.
@@ -143,19 +157,70 @@ class TrackIntake:
         if not context.placement.is_open:
             return None
         layer_index, block_index = obj.group_id, obj.object_id
-        if layer_index >= context.layout.layers or block_index >= self.wanted.blocks:
+        if self._is_ignored(layer_index, block_index, is_sealed=opening is not None):
             context.counters.payload_bytes += length
-            context.counters.reject(IntegrityReason.LOCATION)
-        elif not self.ledger.is_wanted(layer_index, block_index):
-            context.counters.payload_bytes += length
-            context.counters.excess += 1
+        elif opening is not None:
+            return self._begin_sealed(obj, length, data, opening)
         elif len(data) < length:
             return self._begin_arrival(layer_index, block_index, length, data)
         else:
             body = data[HEADER_BYTES:]
             head, digest = bytes(data[:HEADER_BYTES]), hashlib.sha256(body).digest()
-            self._settle(layer_index, block_index, WholePayload(length, head, digest, (body,)))
+            self._take_whole(layer_index, block_index, WholePayload(length, head, digest, (body,)))
         return None
+
+    def _is_ignored(self, layer_index: int, block_index: int, *, is_sealed: bool) -> bool:
+        """Count an Object that is not looked at: misplaced, padding, or not wanted."""
+        counters = self._context.counters
+        if layer_index >= self._context.layout.layers:
+            counters.reject(IntegrityReason.LOCATION)
+        elif block_index >= self.wanted.blocks:
+            if is_sealed:
+                counters.padding += 1
+            else:
+                counters.reject(IntegrityReason.LOCATION)
+        elif not self.ledger.is_wanted(layer_index, block_index):
+            counters.excess += 1
+        else:
+            return False
+        return True
+
+    def _begin_sealed(
+        self, obj: Object, length: int, data: memoryview, opening: TrackOpening
+    ) -> SealedArrival | None:
+        """Keep a sealed Object until it is whole, unless it cannot be opened or fit anyway."""
+        layer_index, block_index = obj.group_id, obj.object_id
+        refusal = opening.refusal(obj)
+        expected = self._series[layer_index].payload_length
+        if refusal is None and expected is not None:
+            is_possible = expected < length <= expected + MAX_SEAL_OVERHEAD_BYTES
+            refusal = None if is_possible else IntegrityReason.PAYLOAD_LENGTH
+        if refusal is not None:
+            self._context.counters.payload_bytes += length
+            self._reject(layer_index, block_index, refusal)
+            return None
+        arrival = SealedArrival(length, partial(self._open, obj, opening))
+        return None if arrival.take(data) else arrival
+
+    def _open(
+        self, obj: Object, opening: TrackOpening, parts: Sequence[bytearray | memoryview]
+    ) -> None:
+        self._context.counters.payload_bytes += sum(map(len, parts))
+        self._opening += 1
+        opening.take(obj, parts, partial(self._take_opened, obj.group_id, obj.object_id))
+
+    def _take_opened(
+        self, layer_index: int, block_index: int, outcome: Opened | IntegrityError
+    ) -> None:
+        self._opening -= 1
+        if not self._context.placement.is_open:
+            return
+        if isinstance(outcome, IntegrityError):
+            self._reject(layer_index, block_index, outcome.reason)
+            return
+        payload, digest = outcome
+        head, body = bytes(payload[:HEADER_BYTES]), payload[HEADER_BYTES:]
+        self._settle(layer_index, block_index, WholePayload(len(payload), head, digest, (body,)))
 
     def _begin_arrival(
         self, layer_index: int, block_index: int, length: int, data: memoryview
@@ -164,7 +229,7 @@ class TrackIntake:
         arrival = BlockArrival(
             length,
             keeps_data=expected in (None, length),
-            on_whole=partial(self._settle, layer_index, block_index),
+            on_whole=partial(self._take_whole, layer_index, block_index),
         )
         arrival.take(data)
         return arrival
@@ -182,12 +247,15 @@ class TrackIntake:
         )
         return BlockSeries(first, self._codec.data_bytes(layout, component, layer_index))
 
+    def _take_whole(self, layer_index: int, block_index: int, payload: WholePayload) -> None:
+        """Take the payload of a wanted block that came in clear."""
+        if self._context.placement.is_open:
+            self._context.counters.payload_bytes += payload.length
+            self._settle(layer_index, block_index, payload)
+
     def _settle(self, layer_index: int, block_index: int, payload: WholePayload) -> None:
         """Check the payload of a wanted block, and act on the outcome."""
         context = self._context
-        if not context.placement.is_open:
-            return
-        context.counters.payload_bytes += payload.length
         try:
             digest = payload.digest
             self._series[layer_index].check(payload.head, payload.length, digest, block_index)

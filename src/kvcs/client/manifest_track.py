@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable
 
 from kvcs.client.config import ConsumerConfig
+from kvcs.client.opening import clear_payload
 from kvcs.client.recovery import Refusal, judge_refusal
 from kvcs.client.request import FetchState, Request
 from kvcs.client.signal import Signal
@@ -27,6 +28,7 @@ from kvcs.errors import (
 from kvcs.kv.consistency import check_successor
 from kvcs.kv.manifest import Manifest, parse_manifest
 from kvcs.kv.naming import MANIFEST, SIGNED_MANIFEST
+from kvcs.kv.sealing import TrackOpener
 from kvcs.moqt.codepoints import GroupOrder, ObjectStatus, RangeMarker
 from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.object import Object
@@ -74,6 +76,8 @@ class ManifestTrack:
         self._on_error = on_error
         self._version = -1
         self._is_stalled = False
+        keys = config.object_keys
+        self._opener = None if keys is None else TrackOpener(keys, source.name.track(MANIFEST))
         self._error: DataError | None = None
         self._request: Request | None = None
 
@@ -248,7 +252,8 @@ class ManifestTrack:
         if not is_version or obj.group_id <= self._version:
             return
         try:
-            manifest = parse_manifest(obj.payload, self._config.manifest_limits)
+            payload = clear_payload(obj, self._opener, self._config.key_id_property)
+            manifest = parse_manifest(payload, self._config.manifest_limits)
         except DataError as error:
             self._refuse(error, discards=False)
             return

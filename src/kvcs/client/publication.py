@@ -204,7 +204,8 @@ class Publication:
         if self._is_over or (self._tracks is not None and self._tracks.manifest_track.is_ended):
             raise LocalProtocolError("the publication is over")
         first = self.manifest.blocks
-        self._check_manifest_size(first + count)
+        segments = [segment.blocks for segment in self.manifest.segments]
+        self._check_manifest_size(sum(map(self.config.objects_of, (*segments, count))))
         keys = self._keys[first : first + count]
         if self._tracks is None:
             name = self._host.name_of(keys[-1])

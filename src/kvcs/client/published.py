@@ -27,13 +27,16 @@ from kvcs.kv.naming import (
     PublicationName,
     publisher_priority,
 )
+from kvcs.kv.sealing import TrackSealer
 from kvcs.kv.segment import Segment
 from kvcs.kv.signing import sign_manifest
+from kvcs.kv.sizing import padded_manifest_bytes
 from kvcs.moqt.codepoints import ObjectStatus, PropertyType
 from kvcs.moqt.track.delivery import Delivery
 from kvcs.moqt.track.store import TrackStore
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
+from kvcs.names import Location
 
 __all__ = ("PublishedTrack", "PublishedTracks")
 
@@ -47,12 +50,16 @@ class PublishedTrack:
 
     Attributes:
         store: Its Objects.
+        sealer: Seals them, or None when they are published in clear.
+        properties: Properties of each of its Objects.
         is_ended: Nothing more will be published on it.
         is_delivered: It is ended, and some peer has all of it.
         claimed: Groups that some delivery has needed.
     """
 
     store: TrackStore
+    sealer: TrackSealer | None = None
+    properties: Properties = EMPTY_PROPERTIES
     is_ended: bool = False
     is_delivered: bool = False
     claimed: set[int] = field(default_factory=set[int])
@@ -132,9 +139,11 @@ class PublishedTracks:
         Args:
             segment: Segment number.
             layer_index: The next layer of that segment.
-            payloads: For each data track the payload and Data Digest of each block.
+            payloads: For each data track the payload and Data Digest of each block, and then
+                of each Object that is padding, whose digest goes nowhere.
             now: Monotonic seconds.
         """
+        state = self.manifest.segments[segment]
         priority = publisher_priority(layer_index, self.layout.layers)
         for name, blocks in payloads.items():
             track = self.tracks[name.format()]
@@ -144,14 +153,18 @@ class PublishedTracks:
                     object_id=block_index,
                     subgroup_id=0,
                     publisher_priority=priority,
+                    properties=track.properties,
                     payload=payload,
                 )
                 track.store.add(obj, now=now)
             self._end_group(track, layer_index, len(blocks), priority, now=now)
             size = sum(len(payload) for payload, _ in blocks)
             self._payload_bytes[track, layer_index] = size
-        digests = {str(name): [d for _, d in blocks] for name, blocks in payloads.items()}
-        state = self.manifest.segments[segment].with_layer(digests)
+        digests = {
+            str(name): [digest for _, digest in blocks[: state.blocks]]
+            for name, blocks in payloads.items()
+        }
+        state = state.with_layer(digests)
         is_last = layer_index + 1 == self.layout.layers
         self.manifest = self.manifest.with_segment(state.completed() if is_last else state)
         if is_last:
@@ -166,13 +179,15 @@ class PublishedTracks:
         A version says all that the ones before said, so older ones are dropped as soon as
         nobody is owed them.
         """
-        store = self.manifest_track.store
-        payload = self._encode_manifest()
+        track = self.manifest_track
+        store = track.store
+        payload = self._seal_manifest(self._encode_manifest())
         obj = Object(
             group_id=self._version,
             object_id=0,
             subgroup_id=0,
             publisher_priority=MANIFEST_PRIORITY,
+            properties=track.properties,
             payload=payload,
         )
         store.add(obj, now=now)
@@ -185,6 +200,16 @@ class PublishedTracks:
         if key is None:
             return self.manifest.encode()
         return sign_manifest(self.manifest, self.name, self._version, key)
+
+    def _seal_manifest(self, payload: bytes) -> bytes:
+        sealer, config = self.manifest_track.sealer, self._config
+        if sealer is None:
+            return payload
+        size = 0
+        if config.pad_segment_blocks is not None:
+            size = padded_manifest_bytes(self.manifest, len(payload), config.objects_of)
+        location = Location(self._version, 0)
+        return sealer.seal(location, MANIFEST_PRIORITY, payload, padded_bytes=size)
 
     def end_manifest(self) -> None:
         """Note that no further version will come.
@@ -237,7 +262,13 @@ class PublishedTracks:
     def _add_track(self, name: bytes) -> None:
         track = self.name.track(name)
         store = TrackStore(track, properties=self._properties, authoritative=True)
-        self.tracks[name] = PublishedTrack(store)
+        published = self.tracks[name] = PublishedTrack(store)
+        config = self._config
+        if config.object_key is not None:
+            sealer = TrackSealer(config.object_key, track, key_id_property=config.key_id_property)
+            published.sealer = sealer
+            immutable = (PropertyType.IMMUTABLE_PROPERTIES, sealer.immutable)
+            published.properties = Properties.of(immutable)
 
     def _end_group(
         self, track: PublishedTrack, group_id: int, blocks: int, priority: int, *, now: float

@@ -254,6 +254,7 @@ class ReceivedPrefix:
             rejected=dict(counters.rejected),
             duplicate=counters.duplicate,
             excess=counters.excess,
+            padding=counters.padding,
             missing_objects=self._missing_objects(),
             verified_bytes=counters.verified_bytes,
             payload_bytes=counters.payload_bytes,

@@ -26,6 +26,7 @@ from kvcs.client.fetch_slots import FetchSlots
 from kvcs.client.intake import TrackIntake
 from kvcs.client.ledger import MissingReason
 from kvcs.client.manifest_track import ManifestTrack
+from kvcs.client.opening import Opening
 from kvcs.client.received import Layer, Outcome, ReceivedPrefix, Wish
 from kvcs.client.signal import Signal
 from kvcs.client.source import Source
@@ -59,6 +60,7 @@ class Retrieval:
         self._wish = wish
         self._config = config
         self._signal = Signal()
+        self._opening = None if config.object_keys is None else Opening(config, self._signal.set)
         self._prefix: ReceivedPrefix | None = None
         self._manifest: ManifestTrack | None = None
         self._tracks: dict[TrackIntake, TrackRetrieval] = {}
@@ -267,7 +269,12 @@ class Retrieval:
                 slots.tracks = len(self._received.intakes)
                 for intake in self._unstarted():
                     track = TrackRetrieval(
-                        source, intake, self._config, slots=slots, signal=self._signal
+                        source,
+                        intake,
+                        self._config,
+                        slots=slots,
+                        signal=self._signal,
+                        opening=self._opening,
                     )
                     self._tracks[intake] = track
                     tasks.append(group.create_task(self._bring(track), name=str(intake.name)))

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Buffer, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from kvcs.client.layer_encoding import LayerSeal, encode_layer
 from kvcs.errors import LocalProtocolError
 from kvcs.kv.codecs import RAW
-from kvcs.kv.layout import Layout
-from kvcs.kv.naming import Component, DataTrackName
-from kvcs.kv.payload import BlockPlace, encode_payload
+from kvcs.kv.naming import Component, DataTrackName, publisher_priority
+from kvcs.kv.payload import BlockPlace
 
 if TYPE_CHECKING:
     from kvcs.client.publication import Publication
@@ -48,7 +48,8 @@ class PublishedSegment:
     async def publish_layer(self, layer_index: int, k: Buffer, v: Buffer) -> None:
         """Publish one layer; return when a slow subscriber is near enough.
 
-        The tensors are copied and hashed; they must not change before this returns.
+        The tensors are copied, hashed and perhaps sealed; they must not change before this
+        returns.
 
         Args:
             layer_index: The next layer. A layer that was published already is refused, and so
@@ -61,6 +62,7 @@ class PublishedSegment:
             LayoutMismatch: A tensor is no buffer, or has another size or shape.
             LocalProtocolError: Not the next layer, or the publication has ended.
             BudgetExceeded: The publication holds as much as it may; nothing was published.
+            ConfigError: The object key has sealed as much as it may.
         """
         if layer_index != self._next_layer or self._is_busy:
             raise LocalProtocolError(
@@ -75,7 +77,8 @@ class PublishedSegment:
                 Component.K: layout.blocks(Component.K, layer_index, k, count=self.blocks),
                 Component.V: layout.blocks(Component.V, layer_index, v, count=self.blocks),
             }
-            size = self.blocks * layout.data_bytes(Component.KV, layer_index)
+            objects = self._publication.config.objects_of(self.blocks)
+            size = objects * layout.data_bytes(Component.KV, layer_index)
             await self._publication.make_room(size)
             names = tracks.track_names(self.segment)
             payloads = await self._encode(names, layer_index, parts, size)
@@ -91,11 +94,10 @@ class PublishedSegment:
         parts: Mapping[Component, Sequence[memoryview]],
         size: int,
     ) -> _Payloads:
-        """Copy and hash, in a thread when that takes long enough to matter."""
-        layout = self._publication.tracks.layout
+        """Copy, hash and seal, in a thread when that takes long enough to matter."""
 
         def encode() -> _Payloads:
-            return {name: self._payloads(name, layer_index, parts, layout) for name in names}
+            return {name: self._payloads(name, layer_index, parts) for name in names}
 
         threshold = self._publication.config.hash_threshold_bytes
         if threshold is None or size < threshold:
@@ -107,22 +109,24 @@ class PublishedSegment:
         name: DataTrackName,
         layer_index: int,
         parts: Mapping[Component, Sequence[memoryview]],
-        layout: Layout,
     ) -> list[tuple[bytes, bytes]]:
+        publication = self._publication
+        layout = publication.tracks.layout
         components = (
             (Component.K, Component.V) if name.component is Component.KV else (name.component,)
         )
-        return [
-            encode_payload(
-                BlockPlace(
-                    component=name.component,
-                    codec=RAW.number,
-                    layer_index=layer_index,
-                    block_index=block_index,
-                    token_start=(self.first_block + block_index) * layout.block_tokens,
-                    token_count=layout.block_tokens,
-                ),
-                *(parts[component][block_index] for component in components),
-            )
-            for block_index in range(self.blocks)
-        ]
+        first = BlockPlace(
+            component=name.component,
+            codec=RAW.number,
+            layer_index=layer_index,
+            block_index=0,
+            token_start=self.first_block * layout.block_tokens,
+            token_count=layout.block_tokens,
+        )
+        blocks = list(zip(*(parts[component] for component in components), strict=True))
+        sealer = publication.tracks.tracks[name.format()].sealer
+        if sealer is None:
+            return encode_layer(first, blocks)
+        priority = publisher_priority(layer_index, layout.layers)
+        padding = publication.config.objects_of(self.blocks) - self.blocks
+        return encode_layer(first, blocks, LayerSeal(sealer, priority, padding))

@@ -21,11 +21,12 @@ from dataclasses import replace
 from enum import Enum, auto
 from itertools import batched
 
-from kvcs.client.arrival import BlockArrival
+from kvcs.client.arrival import BlockArrival, SealedArrival
 from kvcs.client.config import ConsumerConfig
 from kvcs.client.fetch_slots import FetchSlots
 from kvcs.client.intake import TrackIntake
 from kvcs.client.ledger import BlockState, MissingReason
+from kvcs.client.opening import Opening, TrackOpening
 from kvcs.client.recovery import (
     FetchCoverage,
     FetchPlan,
@@ -65,6 +66,7 @@ class TrackRetrieval:
         config: Settings of the consumer.
         slots: Which FETCHes of the retrieval may be open.
         signal: Shared with the retrieval; set after every change that anyone waits for.
+        opening: Opens sealed Objects; None when they are taken in clear.
 
     Attributes:
         intake: As given.
@@ -80,6 +82,7 @@ class TrackRetrieval:
         *,
         slots: FetchSlots,
         signal: Signal,
+        opening: Opening | None = None,
     ) -> None:
         self.reason = MissingReason.NOT_PUBLISHED
         self.error: KvcsError | None = None
@@ -89,6 +92,11 @@ class TrackRetrieval:
         self._slots = slots
         self._signal = signal
         self._track = source.name.track(intake.name.format())
+        self._opening: TrackOpening | None = None
+        if opening is not None and config.object_keys is not None:
+            self._opening = TrackOpening(
+                opening, config.object_keys, self._track, key_id_property=config.key_id_property
+            )
         self._is_stalled = False
         self._must_fetch = False
         self._is_ended = False
@@ -103,6 +111,7 @@ class TrackRetrieval:
             before = ledger.remaining
             self._is_stalled = False
             step = await self._step()
+            await self._until_opened()
             if step is _Step.GIVE_UP:
                 return
             if ledger.remaining < before:
@@ -112,6 +121,10 @@ class TrackRetrieval:
                 await asyncio.sleep(self._config.pause(failures))
             if step is _Step.LATER:
                 await asyncio.sleep(self._retry_after)
+
+    async def _until_opened(self) -> None:
+        """Wait for what has arrived: it must not be asked for again."""
+        await self._signal.until(lambda: not self.intake.is_opening)
 
     def stall(self) -> None:
         """End the current step: nothing new has come for too long."""
@@ -151,7 +164,9 @@ class TrackRetrieval:
         if self._live is not None:
             self._live.close()
         first_layer = next(self.intake.ledger.missing()).layer_index
-        receiver = _TrackReceiver(self.intake, Location(first_layer, 0), filtered=self._is_filtered)
+        receiver = _TrackReceiver(
+            self.intake, self._opening, Location(first_layer, 0), filtered=self._is_filtered
+        )
         request = self._live = Request.subscribe(
             self._source.connection,
             self._track,
@@ -180,6 +195,7 @@ class TrackRetrieval:
             receiver.coverage.finish(largest)
             return
         request.stop_fetch()
+        await self._until_opened()
         if request.error is None and not self._is_settled():
             # A fill comes in order, so that nothing before the first hole is fetched twice.
             layer_index, blocks = next(self.intake.ledger.holes())
@@ -243,6 +259,7 @@ class TrackRetrieval:
 
     async def _fetch_layers(self, layers: Sequence[int]) -> _Step:
         """Fetch what is missing of some layers, a few requests at a time."""
+        await self._until_opened()
         plans = plan_fetches(
             self.intake.ledger,
             segment_blocks=self.intake.wanted.blocks,
@@ -266,7 +283,7 @@ class TrackRetrieval:
     async def _fetch_now(self, plan: FetchPlan) -> _Step:
         """Fetch one plan and note what the answer says about what it did not bring."""
         start = Location(plan.first_layer, plan.blocks.start)
-        receiver = _TrackReceiver(self.intake, start, filtered=plan.filtered)
+        receiver = _TrackReceiver(self.intake, self._opening, start, filtered=plan.filtered)
         request = Request.fetch_range(
             self._source.connection,
             self._track,
@@ -370,24 +387,32 @@ class TrackRetrieval:
 class _TrackReceiver:
     """Hands Objects to the intake, and the shape of a fetch stream to its coverage."""
 
-    __slots__ = ("_intake", "coverage", "start")
+    __slots__ = ("_intake", "_opening", "coverage", "start")
 
-    def __init__(self, intake: TrackIntake, start: Location, *, filtered: bool) -> None:
+    def __init__(
+        self,
+        intake: TrackIntake,
+        opening: TrackOpening | None,
+        start: Location,
+        *,
+        filtered: bool,
+    ) -> None:
         self.start = start
         self.coverage = FetchCoverage(intake.ledger, start, filtered=filtered)
         self._intake = intake
+        self._opening = opening
 
     def receive_object(self, obj: Object, *, is_fetch: bool) -> None:
         if is_fetch:
             self.coverage.receive_object(obj.group_id, obj.object_id)
-        self._intake.receive(obj)
+        self._intake.receive(obj, self._opening)
 
     def begin_object(
         self, obj: Object, length: int, data: memoryview, *, is_fetch: bool
-    ) -> BlockArrival | None:
+    ) -> BlockArrival | SealedArrival | None:
         if is_fetch:
             self.coverage.receive_object(obj.group_id, obj.object_id)
-        return self._intake.begin(obj, length, data)
+        return self._intake.begin(obj, length, data, self._opening)
 
     def receive_marker(self, marker: RangeMarker, location: Location) -> None:
         self.coverage.receive_marker(marker, location)

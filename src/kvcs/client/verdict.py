@@ -60,6 +60,7 @@ class Counters:
         rejected: Objects that failed a check, by the word of the check.
         duplicate: Objects that arrived again with the same bytes.
         excess: Objects that nobody wanted: other blocks or layers.
+        padding: Objects of sealed publications that only hide how many blocks there are.
         payload_bytes: Payload octets that arrived, wanted or not.
         verified_bytes: Data octets that were verified and put in place.
     """
@@ -68,6 +69,7 @@ class Counters:
     rejected: dict[str, int] = field(default_factory=dict[str, int])
     duplicate: int = 0
     excess: int = 0
+    padding: int = 0
     payload_bytes: int = 0
     verified_bytes: int = 0
 
@@ -88,6 +90,7 @@ class Verdict:
             layer and both components. 0 when the publication was discarded.
         unconfirmed_layers: Verified layers of single tracks whose digests no manifest ever
             listed, although the publication lists digests; `complete` is then false.
+        padding: Objects of a sealed publication that only hide how many blocks there are.
         authenticated: True only under a verified signature, which this version cannot give.
         error: What ended the retrieval early, or None.
         verified, rejected, duplicate, excess, missing_objects: Counts of Objects.
@@ -117,6 +120,7 @@ class Verdict:
     arrivals: tuple[LayerArrival, ...]
     elapsed_s: float
     authenticated: bool = False
+    padding: int = 0
 
     @property
     def first_layer_s(self) -> float | None:

@@ -23,6 +23,7 @@ __all__ = (
     "Expectation",
     "IntegrityReason",
     "PayloadHeader",
+    "encode_header",
     "encode_payload",
     "verify_payload",
 )
@@ -145,6 +146,12 @@ def encode_payload(place: BlockPlace, *data: Buffer) -> tuple[bytes, bytes]:
     Returns:
         The payload, copied once, and its Data Digest.
     """
+    header, digest = encode_header(place, *data)
+    return b"".join((header, *data)), digest
+
+
+def encode_header(place: BlockPlace, *data: Buffer) -> tuple[bytes, bytes]:
+    """Encode the header that stands before `data`; return it and the Data Digest."""
     digest = hashlib.sha256()
     data_length = 0
     for part in data:
@@ -164,7 +171,7 @@ def encode_payload(place: BlockPlace, *data: Buffer) -> tuple[bytes, bytes]:
         data_length,
         digest.digest(),
     )
-    return b"".join((header, *data)), digest.digest()
+    return header, digest.digest()
 
 
 def verify_payload(payload: bytes | memoryview, expectation: Expectation) -> memoryview:

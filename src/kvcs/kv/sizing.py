@@ -6,10 +6,11 @@ blocks and long contexts pay more for the list than they may expect.
 Source: KVCS draft, "Operational Considerations".
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from kvcs.kv.layout import Layout
-from kvcs.kv.manifest import ManifestCadence
+from kvcs.kv.manifest import Manifest, ManifestCadence
 from kvcs.kv.naming import Component
 
 __all__ = (
@@ -18,6 +19,7 @@ __all__ = (
     "MIN_OBJECT_BYTES_ADVISED",
     "manifest_bytes",
     "manifest_traffic_bytes",
+    "padded_manifest_bytes",
     "size_warnings",
 )
 
@@ -27,6 +29,9 @@ MAX_MANIFEST_BYTES_ADVISED: Final = 2**20
 
 _DIGEST_TEXT_BYTES: Final = 67
 _HEAD_BYTES: Final = 800
+# Numbers of blocks have a few digits more or less.
+_PADDED_MULTIPLE_BYTES: Final = 1024
+_PADDED_MARGIN_BYTES: Final = 64
 
 
 def manifest_bytes(layers: int, blocks: int, *, tracks: int = 2) -> int:
@@ -41,6 +46,25 @@ def manifest_traffic_bytes(
     cadence = cadence or ManifestCadence()
     versions = [done for done in range(layers + 1) if cadence.due(done)]
     return sum(manifest_bytes(done, blocks, tracks=tracks) for done in {*versions, layers})
+
+
+def padded_manifest_bytes(
+    manifest: Manifest, size_bytes: int, objects_of: Callable[[int], int]
+) -> int:
+    """Return how long a version must be to tell of its blocks only how many Objects they have.
+
+    Args:
+        manifest: The version.
+        size_bytes: Octets that it has, signature included.
+        objects_of: Gives the Objects of each layer of a segment of so many blocks.
+    """
+    missing = sum(
+        (objects_of(segment.blocks) - segment.blocks)
+        * sum(map(len, segment.object_digests.values()))
+        for segment in manifest.segments
+    )
+    size = size_bytes + _DIGEST_TEXT_BYTES * missing + _PADDED_MARGIN_BYTES
+    return -(-size // _PADDED_MULTIPLE_BYTES) * _PADDED_MULTIPLE_BYTES
 
 
 def size_warnings(layout: Layout, blocks: int, *, tracks: int = 2) -> tuple[str, ...]:

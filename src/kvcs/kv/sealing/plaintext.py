@@ -34,8 +34,10 @@ _PADDING_HEAD_BYTES: Final = 4
 _MAX_PADDING_BYTES: Final = 0xFFFF
 # Holds what does not fit into Padding; a reader ignores it, as any Type that it does not know.
 _FILLER: Final = 0xF032
-# Type and Length of the list, and Padding without octets; the Length takes up to nine.
-_MIN_FILLER_BYTES: Final = _TYPE_BYTES + 1 + _PADDING_HEAD_BYTES
+# A vi64 of four octets whatever its value, so that a filler has exactly the size asked for.
+_WIDE_VI64: Final = 0xE000_0000
+_WIDE_HEAD_BYTES: Final = _TYPE_BYTES + 4
+_MIN_FILLER_BYTES: Final = _WIDE_HEAD_BYTES + _PADDING_HEAD_BYTES
 
 
 def encode_properties(properties: Iterable[tuple[int, bytes]]) -> bytes:
@@ -47,23 +49,19 @@ def encode_properties(properties: Iterable[tuple[int, bytes]]) -> bytes:
 
 
 def encode_filler(size_bytes: int) -> bytes:
-    """Return an encrypted list that is padding alone, about `size_bytes` octets long.
-
-    It has at least seven octets, since there is no shorter one, and may be up to nine octets
-    longer than was asked for, since a Length is as long as it is.
-    """
+    """Return an encrypted list that is padding alone, of `size_bytes` octets, or ten if fewer."""
     room = max(size_bytes, _MIN_FILLER_BYTES) - _MIN_FILLER_BYTES
-    padding = min(room, _MAX_PADDING_BYTES)
-    more = [(_FILLER, bytes(room - padding))] if room > padding else []
-    properties = b"".join(
-        (
-            encode_properties(more),
-            PADDING.to_bytes(_TYPE_BYTES),
-            padding.to_bytes(2),
-            bytes(padding),
-        )
-    )
-    return _LIST.to_bytes(_TYPE_BYTES) + encode_vi64(len(properties)) + properties
+    more = b""
+    if room > _MAX_PADDING_BYTES:
+        size = max(room - _WIDE_HEAD_BYTES - _MAX_PADDING_BYTES, 0)
+        more = _wide_head(_FILLER, size) + bytes(size)
+    padding = room - len(more)
+    last = PADDING.to_bytes(_TYPE_BYTES) + padding.to_bytes(2) + bytes(padding)
+    return _wide_head(_LIST, len(more) + len(last)) + more + last
+
+
+def _wide_head(number: int, length: int) -> bytes:
+    return number.to_bytes(_TYPE_BYTES) + (_WIDE_VI64 | length).to_bytes(4)
 
 
 def decode_plaintext(plaintext: bytes) -> memoryview | None:

@@ -7,8 +7,8 @@ before the limits of the cipher. A `TrackOpener` belongs to a reader, who may ho
 Whatever is wrong inside a sealed payload, from a bit of the tag to a length in the plaintext, is
 one and the same error.
 
-Both are used by one thread at a time; a second one that still seals what was given up before
-does no harm.
+Both may be used by several threads: at worst, the counts of what was sealed and of what failed
+are a few too low, which the limits do not notice.
 
 Source: draft-ietf-moq-secure-objects, "Object Processing".
 """
@@ -149,7 +149,7 @@ class TrackSealer:
         return f"<TrackSealer Key ID {self._cipher.key.key_id}, Group {self._group_id}>"
 
     def seal(
-        self, location: Location, priority: int, *parts: Buffer, filler_bytes: int = 0
+        self, location: Location, priority: int, *parts: Buffer, padded_bytes: int = 0
     ) -> bytes:
         """Seal the payload of one Object.
 
@@ -157,7 +157,8 @@ class TrackSealer:
             location: Its Location; its Group is not below that of an earlier call.
             priority: Its Publisher Priority.
             parts: Its payload, in contiguous parts.
-            filler_bytes: Octets, about, by which the sealed payload is to be longer.
+            padded_bytes: Octets that the plaintext is to have, if it has fewer: exactly so many
+                when that is at least ten more, and up to nine more otherwise.
 
         Returns:
             The sealed payload, to be sent with `immutable`.
@@ -172,8 +173,10 @@ class TrackSealer:
             reason = "below a Group that was sealed" if group_id < self._group_id else "too high"
             raise LocalProtocolError(f"Object {location} cannot be sealed: its place is {reason}")
         length = sum(memoryview(part).nbytes for part in parts)
-        filler = (encode_filler(filler_bytes),) if filler_bytes else ()
-        plaintext = b"".join((encode_vi64(length), *parts, *filler))
+        head = encode_vi64(length)
+        missing = padded_bytes - len(head) - length
+        filler = (encode_filler(missing),) if missing > 0 else ()
+        plaintext = b"".join((head, *parts, *filler))
         self._count(len(plaintext))
         sealed = self._cipher.encrypt(group_id, object_id, priority, self.immutable, plaintext)
         if group_id > self._group_id:

@@ -168,12 +168,16 @@ def test_a_key_opens_nothing_after_too_many_forgeries():
     assert caught.value.reason == SealReason.EXHAUSTED
 
 
-@pytest.mark.parametrize("filler", [1, 1000, 100_000])
-def test_a_filler_makes_the_payload_longer_and_is_left_out(filler):
-    obj = sealed(filler_bytes=filler)
+@pytest.mark.parametrize("padded", [212, 1000, 100_000])
+def test_a_padded_payload_has_the_size_that_was_asked_for(padded):
+    obj = sealed(padded_bytes=padded)
 
     assert TrackOpener(KEYS, TRACK).open(obj) == PAYLOAD
-    assert len(obj.payload) >= len(sealed().payload) + filler
+    assert len(obj.payload) == padded + KEY.suite.tag_bytes
+
+
+def test_what_is_long_enough_is_not_padded():
+    assert sealed(padded_bytes=202) == sealed()
 
 
 def test_a_place_is_sealed_again_only_with_the_same_octets():
