@@ -1,7 +1,15 @@
 """A caching relay for MOQT: it moves and keeps Objects without understanding them."""
 
 from kvcs.relay.arrival import Arrival
-from kvcs.relay.auth import Access, AccessAction, Authorize, allow_all, deny_all
+from kvcs.relay.auth import (
+    Access,
+    AccessAction,
+    Authorize,
+    Decision,
+    Grant,
+    allow_all,
+    deny_all,
+)
 from kvcs.relay.config import RelayConfig, RelayLimits
 from kvcs.relay.disk import DiskConfig
 from kvcs.relay.relay import Relay
@@ -14,13 +22,16 @@ from kvcs.relay.report import (
     UpstreamReport,
 )
 from kvcs.relay.statistics import RelayStatistics
+from kvcs.relay.token_policy import TokenPolicy
 
 __all__ = (
     "Access",
     "AccessAction",
     "Arrival",
     "Authorize",
+    "Decision",
     "DiskConfig",
+    "Grant",
     "NamespacePage",
     "NamespaceReport",
     "Relay",
@@ -29,6 +40,7 @@ __all__ = (
     "RelayStatistics",
     "Reporter",
     "SessionReport",
+    "TokenPolicy",
     "TrackReport",
     "UpstreamReport",
     "allow_all",

@@ -1,7 +1,8 @@
 """The one place where the relay decides what a peer may do and see.
 
 Theory of operation. Every request comes here before anything is looked up, and so does every
-update that brings new tokens, since those replace what the request was decided by. What is
+update that brings new tokens, since those replace what the request was decided by. What a
+policy allows for a time is decided again when the time is over (`Review`). What is
 listed or published to a subscriber of a prefix is decided once more, for each namespace and
 Track: that it may ask for a prefix does not mean that it may see all that is below.
 
@@ -12,7 +13,7 @@ which nothing ever appears.
 Source: MOQT draft 22, Sections 3.6, 4.2.1, 8.9 and 15; KVCS, "Relay Considerations".
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -30,11 +31,15 @@ from kvcs.moqt.session.events import (
     UpdateReceived,
 )
 from kvcs.names import FullTrackName, TrackNamespace
-from kvcs.relay.auth import Access, AccessAction, Authorize
+from kvcs.relay.auth import Access, AccessAction, Authorize, Decision, Grant
 from kvcs.relay.config import RelayLimits
+from kvcs.relay.journal import Journal
 from kvcs.relay.namespaces import reserved_code
 from kvcs.relay.peer import Peer
 from kvcs.relay.refusal import NOBODY_CAME, NOT_FOUND, Refusal
+from kvcs.relay.review import Review
+from kvcs.relay.statistics import Metrics
+from kvcs.relay.tracks import Track
 
 __all__ = ("Admission", "NamespaceRequest", "TrackRequest")
 
@@ -58,6 +63,24 @@ class _Host(Protocol):
     """What admission needs of the relay around it."""
 
     @property
+    def metrics(self) -> Metrics:
+        """Counters."""
+        ...
+
+    @property
+    def journal(self) -> Journal:
+        """What happens, for the log."""
+        ...
+
+    def peers(self) -> Iterable[Peer]:
+        """Return the open sessions."""
+        ...
+
+    def tracks_below(self, prefix: TrackNamespace) -> list[Track]:
+        """Return the Tracks with any state in a namespace or below it."""
+        ...
+
+    @property
     def limits(self) -> RelayLimits:
         """Bounds."""
         ...
@@ -72,16 +95,26 @@ class _Host(Protocol):
 
 
 class Admission:
-    """Decides every request by action, namespace and token."""
+    """Decides every request by action, namespace and token.
 
-    __slots__ = ("_authorize", "_host")
+    Attributes:
+        review: Decides again what was allowed for a time.
+    """
+
+    __slots__ = ("_authorize", "_host", "review")
 
     def __init__(self, host: _Host, authorize: Authorize) -> None:
         self._host = host
         self._authorize = authorize
+        self.review = Review(host, self.judge)
 
     def decide(self, peer: Peer, access: Access) -> RequestErrorCode | None:
-        """Decide whether a peer may do something; None allows it."""
+        """Decide whether a peer may do something now; None allows it."""
+        decision = self.judge(peer, access)
+        return None if isinstance(decision, Grant) else decision
+
+    def judge(self, peer: Peer, access: Access) -> Decision:
+        """Decide whether a peer may do something, and for how long."""
         code = reserved_code(access.namespace)
         if code is not None:
             return code
@@ -98,9 +131,9 @@ class Admission:
             Whether it goes on. For a prefix that is hidden it does, and nothing comes of it.
         """
         access = _access(event)
-        code = self.decide(peer, access)
-        if code is None:
-            peer.granted[event.request_id] = access
+        code = self.judge(peer, access)
+        if code is None or isinstance(code, Grant):
+            self._grant(peer, event.request_id, access, code, now)
             return True
         if code is not RequestErrorCode.DOES_NOT_EXIST:
             # Taken away again with the refusal, which names it in the log.
@@ -113,31 +146,41 @@ class Admission:
         self._hide(peer, event, now)
         return False
 
-    def update_refusal(self, peer: Peer, event: UpdateReceived) -> RequestErrorCode | None:
-        """Decide a request anew that an update gives other tokens; None lets it go on."""
+    def update_refusal(
+        self, peer: Peer, event: UpdateReceived, *, now: float
+    ) -> RequestErrorCode | None:
+        """Decide a request anew that an update gives other tokens; None lets it go on.
+
+        An update that gives it another prefix too is not for the old one: `move_refusal`.
+        """
         tokens = event.parameters.authorization_tokens
         access = peer.granted.get(event.request_id)
         if not tokens or access is None or access.is_hidden:
             return None
+        if event.parameters.track_namespace_prefix is not None:
+            return None
         renewed = replace(access, tokens=tokens)
-        code = self.decide(peer, renewed)
-        if code is None:
-            peer.granted[event.request_id] = renewed
+        code = self.judge(peer, renewed)
+        if code is None or isinstance(code, Grant):
+            self._grant(peer, event.request_id, renewed, code, now)
+            return None
         return code
 
     def move_refusal(
-        self, peer: Peer, event: UpdateReceived, prefix: TrackNamespace
+        self, peer: Peer, event: UpdateReceived, prefix: TrackNamespace, *, now: float
     ) -> RequestErrorCode | None:
         """Decide a request anew that an update gives another prefix; None lets it go on."""
         access = peer.granted.get(event.request_id)
         if access is None:
             return None
         tokens = event.parameters.authorization_tokens or access.tokens
-        moved = replace(access, namespace=prefix, tokens=tokens)
-        code = self.decide(peer, moved)
-        is_hidden = code is RequestErrorCode.DOES_NOT_EXIST
-        if code is None or is_hidden:
-            peer.granted[event.request_id] = replace(moved, is_hidden=is_hidden)
+        moved = replace(access, namespace=prefix, tokens=tokens, is_hidden=False)
+        code = self.judge(peer, moved)
+        if code is None or isinstance(code, Grant):
+            self._grant(peer, event.request_id, moved, code, now)
+            return None
+        if code is RequestErrorCode.DOES_NOT_EXIST:
+            peer.granted[event.request_id] = replace(moved, is_hidden=True, until=None)
             return None
         return code
 
@@ -148,18 +191,38 @@ class Admission:
             peer, replace(asked, namespace=asked.namespace.joined(suffix))
         )
 
-    def may_see_track(self, peer: Peer, request_id: RequestId, track: FullTrackName) -> bool:
-        """Tell whether a Track may be published for a SUBSCRIBE_TRACKS of a peer."""
+    def access_to(self, peer: Peer, request_id: RequestId, track: FullTrackName) -> Access | None:
+        """Return what a PUBLISH for a SUBSCRIBE_TRACKS of a peer goes by; None forbids it."""
         asked = peer.granted.get(request_id)
-        return asked is not None and self._may_see(
-            peer,
-            replace(
-                asked,
-                action=AccessAction.SUBSCRIBE,
-                namespace=track.namespace,
-                track_name=track.name,
-            ),
+        if asked is None:
+            return None
+        access = replace(
+            asked,
+            action=AccessAction.SUBSCRIBE,
+            namespace=track.namespace,
+            track_name=track.name,
+            through=request_id,
         )
+        return access if self._may_see(peer, access) else None
+
+    def _grant(
+        self,
+        peer: Peer,
+        request_id: RequestId,
+        access: Access,
+        grant: Grant | None,
+        now: float,
+    ) -> None:
+        """Note what a request goes by; what goes by it in turn is decided again."""
+        until = None if grant is None else now + grant.seconds
+        peer.granted[request_id] = replace(access, until=until)
+        if until is not None:
+            self.review.expect(until)
+        if access.action is AccessAction.SUBSCRIBE_TRACKS:
+            for other_id, other in tuple(peer.granted.items()):
+                if other.through == request_id:
+                    peer.granted[other_id] = replace(other, tokens=access.tokens, until=now)
+                    self.review.expect(now)
 
     def _may_see(self, peer: Peer, access: Access) -> bool:
         return not access.is_hidden and self.decide(peer, access) is None

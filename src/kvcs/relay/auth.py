@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kvcs.errors import RequestErrorCode
+from kvcs.moqt.session.actions import RequestId
 from kvcs.moqt.wire.token import Token
 from kvcs.names import TrackNamespace
 
-__all__ = ("Access", "AccessAction", "Authorize", "allow_all", "deny_all")
+__all__ = ("Access", "AccessAction", "Authorize", "Decision", "Grant", "allow_all", "deny_all")
 
 
 class AccessAction(StrEnum):
@@ -39,6 +40,9 @@ class Access:
         track_name: Track Name, or None for namespace requests.
         tokens: Tokens of the SETUP, then those of the request.
         is_hidden: A policy hid what is below this prefix; for the relay's own use.
+        until: When it is to be decided again, in monotonic seconds; None for never. For the
+            relay's own use, as is the next one.
+        through: The SUBSCRIBE_TRACKS that a PUBLISH of the relay answers.
     """
 
     action: AccessAction
@@ -46,11 +50,27 @@ class Access:
     track_name: bytes | None
     tokens: tuple[Token, ...]
     is_hidden: bool = False
+    until: float | None = None
+    through: RequestId | None = None
 
 
-type Authorize = Callable[[Access], RequestErrorCode | None]
-"""Returns None to allow, or the code that refuses: UNAUTHORIZED, MALFORMED_AUTH_TOKEN,
-EXPIRED_AUTH_TOKEN, or DOES_NOT_EXIST to hide that there is anything."""
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A policy allows something for a time; then it is asked again.
+
+    Attributes:
+        seconds: How long.
+    """
+
+    seconds: float
+
+
+type Decision = RequestErrorCode | Grant | None
+"""None allows for good, a `Grant` for a time, a code refuses: UNAUTHORIZED,
+MALFORMED_AUTH_TOKEN, EXPIRED_AUTH_TOKEN, or DOES_NOT_EXIST to hide that there is anything."""
+
+type Authorize = Callable[[Access], Decision]
+"""A policy. It is asked before anything is looked up, and knows nothing of what exists."""
 
 
 def allow_all(access: Access) -> RequestErrorCode | None:  # noqa: ARG001 - a policy's signature

@@ -182,7 +182,7 @@ class RelayCore:
         if isinstance(event, _COUNTED) and not peer.requests.admit(1, now=now):
             self._refuse_rate(peer, event, listener)
         elif isinstance(event, UpdateReceived) and (
-            code := self.admission.update_refusal(peer, event)
+            code := self.admission.update_refusal(peer, event, now=now)
         ):
             self._refuse_update(peer, event, listener, Refusal(code, ""))
         elif listener is not None:
@@ -464,6 +464,7 @@ class RelayCore:
             disk_hits=metrics.disk_hits,
             evicted_bytes=frozen_counts(metrics.evicted_bytes),
             requests_refused=frozen_counts(metrics.requests_refused),
+            grants_ended=frozen_counts(metrics.grants_ended),
             malformed_tracks=metrics.malformed_tracks,
             disk_bytes=usage.size_bytes,
             disk_capacity_bytes=usage.capacity_bytes,

@@ -38,6 +38,7 @@ from kvcs.moqt.track.subscription_delivery import SubscriptionDelivery
 from kvcs.moqt.wire.parameters import Parameters
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES
 from kvcs.names import FullTrackName, Location
+from kvcs.relay.auth import Access
 from kvcs.relay.gaps import Origin
 from kvcs.relay.host import Host
 from kvcs.relay.namespaces import Route
@@ -141,7 +142,7 @@ class Demand:
         peer.follow(event.request_id, partial(self._receive, peer, event.request_id))
         self.settle(now=now)
 
-    def publish_to(self, peer: Peer, parameters: Parameters, *, now: float) -> bool:
+    def publish_to(self, peer: Peer, parameters: Parameters, *, access: Access, now: float) -> bool:
         """Send PUBLISH to a peer that subscribed to a prefix; False if it cannot be sent.
 
         A Track that has several publishers, or that was below the prefix before, is published
@@ -150,6 +151,7 @@ class Demand:
         Args:
             peer: The subscriber.
             parameters: Those of its SUBSCRIBE_TRACKS.
+            access: What it goes by.
             now: Monotonic seconds.
         """
         if self._is_published_to(peer):
@@ -177,6 +179,7 @@ class Demand:
             request_id, store, parameters, now=now, on_gap=self.on_gap_of(peer)
         )
         peer.follow(request_id, partial(self._receive, peer, request_id))
+        peer.granted[request_id] = access
         self._serve(peer, request_id, delivery)
         self._published.add(peer.route(request_id))
         return True

@@ -226,14 +226,14 @@ class Discovery:
         prefix = event.parameters.track_namespace_prefix
         changes: list[Change] = []
         if prefix is not None:
-            code = self._host.admission.move_refusal(peer, event, prefix)
+            code = self._host.admission.move_refusal(peer, event, prefix, now=now)
             try:
                 changes = [] if code is not None else self.namespaces.subscribe(route, prefix)
             except PrefixRefused as refusal:
                 code = refusal.code
             if code is not None:
-                peer.session.reject_update(route.request_id, code, now=now)
-                peer.wake()
+                self._refuse_move(peer, route, code, now)
+                self._forget_prefix(route, now)
                 return
         peer.session.accept_update(route.request_id, now=now)
         peer.wake()
@@ -242,6 +242,12 @@ class Discovery:
             before, self._expressed[route] = self._expressed[route], prefix
             self.upward.express(prefix, lambda _: None, now=now)
             self.upward.release(before, now=now)
+
+    def _refuse_move(self, peer: Peer, route: Route, code: RequestErrorCode, now: float) -> None:
+        """Refuse an update, and with it the request."""
+        peer.session.reject_update(route.request_id, code, now=now)
+        peer.forget(route.request_id)
+        peer.wake()
 
     def _localized(self, namespace: TrackNamespace, listed: bool) -> None:  # noqa: FBT001
         self.upward.localized(namespace, listed=listed, now=self._host.now)
@@ -294,15 +300,15 @@ class Discovery:
         prefix = parameters.track_namespace_prefix
         code = None
         if prefix is not None:
-            code = self._host.admission.move_refusal(peer, event, prefix)
+            code = self._host.admission.move_refusal(peer, event, prefix, now=now)
             try:
                 if code is None:
                     self._track_prefixes.add(route, prefix)
             except PrefixRefused as refusal:
                 code = refusal.code
         if code is not None:
-            peer.session.reject_update(route.request_id, code, now=now)
-            peer.wake()
+            self._refuse_move(peer, route, code, now)
+            self._forget_track_prefix(route)
             return
         self._track_terms[route] = _updated(self._track_terms[route], parameters)
         peer.session.accept_update(route.request_id, now=now)
@@ -321,9 +327,12 @@ class Discovery:
             return
         if not matches_track(terms.range_filters, track.supply.store.properties):
             return
-        if not self._host.admission.may_see_track(subscriber, route.request_id, track.name):
+        access = self._host.admission.access_to(subscriber, route.request_id, track.name)
+        if access is None:
             return
-        if subscriber.is_available and track.demand.publish_to(subscriber, terms, now=now):
+        if subscriber.is_available and track.demand.publish_to(
+            subscriber, terms, access=access, now=now
+        ):
             return
         subscriber.session.skip_publish(route.request_id, suffix, track.name.name, now=now)
         subscriber.wake()

@@ -8,7 +8,7 @@ out is said by the next one.
 import logging
 from typing import Final
 
-from kvcs.errors import PublishDoneCode
+from kvcs.errors import PublishDoneCode, RequestErrorCode
 from kvcs.names import FullTrackName
 from kvcs.relay.auth import Access
 from kvcs.relay.peer import Peer
@@ -76,6 +76,20 @@ class Journal:
             ),
         )
         self._left_out = 0
+
+    def grant_ended(
+        self, peer: Peer, access: Access, code: RequestErrorCode, *, now: float
+    ) -> None:
+        """Note that a request that ran may not go on."""
+        if not _logger.isEnabledFor(logging.INFO) or not self._has_room(now):
+            return
+        _logger.info(
+            "session %d: %s ended: %s",
+            peer.id,
+            f"{access.action} {_subject(access)}",
+            code.name,
+            extra=_fields("grant-ended", peer, code=code.name, track=_subject(access)),
+        )
 
     def track_malformed(self, peer: Peer, track: FullTrackName, reason: str) -> None:
         """Note that a Track contradicts itself.

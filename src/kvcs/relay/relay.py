@@ -209,6 +209,11 @@ class Relay:
                 await self._drained.wait()
         _logger.info("relay drained, %d sessions left", self.statistics().sessions)
 
+    def review(self) -> None:
+        """Decide again all that was allowed, since the policy changed; end what may not go on."""
+        assert self._loop is not None, "the relay is open"
+        self._core.admission.review.everything(now=self._loop.time())
+
     def _look_for_end(self) -> None:
         if self._core.drain.is_over:
             self._drained.set()

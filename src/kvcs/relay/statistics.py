@@ -69,6 +69,8 @@ class Metrics:
         sessions_closed: Sessions that ended.
         sessions_flooded: Sessions that were closed for a flood of requests.
         requests_refused: REQUEST_ERRORs sent, by code name.
+        grants_ended: Requests that ran and may not go on, by code name: their token expired,
+            or its key was withdrawn.
         objects_in: Objects received from publishers.
         bytes_in: Payload octets received from publishers.
         bytes_out: Octets of Objects handed to sessions for sending.
@@ -87,6 +89,7 @@ class Metrics:
     sessions_closed: int = 0
     sessions_flooded: int = 0
     requests_refused: Counter[str] = field(default_factory=Counter[str])
+    grants_ended: Counter[str] = field(default_factory=Counter[str])
     objects_in: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
@@ -125,6 +128,7 @@ class RelayStatistics:
         disk_hits: Those of the hits for which the disk was read.
         evicted_bytes: Octets dropped from the cache, by reason.
         requests_refused: REQUEST_ERRORs sent, by code name.
+        grants_ended: Requests that ran and may not go on, by code name.
         malformed_tracks: Tracks that contradicted themselves.
         disk_bytes: Octets of the files on disk.
         disk_capacity_bytes: Octets that they may have; 0 without a disk tier.
@@ -161,6 +165,7 @@ class RelayStatistics:
     disk_hits: int
     evicted_bytes: Mapping[str, int]
     requests_refused: Mapping[str, int]
+    grants_ended: Mapping[str, int]
     malformed_tracks: int
     disk_bytes: int
     disk_capacity_bytes: int

@@ -60,11 +60,12 @@ _RECHECK: Final = 0.25
 # A publisher that lets subscriptions expire sooner has them renewed no more often than this.
 _LEAST_RENEWAL: Final = 1.0
 # Ends of an upstream subscription that are ends for everybody; all others concern our own.
-_ENDED: Final = frozenset(
-    {PublishDoneCode.TRACK_ENDED, PublishDoneCode.EXPIRED, PublishDoneCode.MALFORMED_TRACK}
+_ENDED: Final = frozenset({PublishDoneCode.TRACK_ENDED, PublishDoneCode.MALFORMED_TRACK})
+# Ends after which the same publisher may serve us again. That our token has expired is nothing
+# to our subscribers: another one brings the subscription back.
+_MAY_RETURN: Final = frozenset(
+    {PublishDoneCode.GOING_AWAY, PublishDoneCode.TOO_FAR_BEHIND, PublishDoneCode.EXPIRED}
 )
-# Ends after which the same publisher may serve us again.
-_MAY_RETURN: Final = frozenset({PublishDoneCode.GOING_AWAY, PublishDoneCode.TOO_FAR_BEHIND})
 
 
 class Supply:
@@ -230,6 +231,12 @@ class Supply:
             if not subscription.pushed:
                 self.subscriptions.remove(subscription)
                 subscription.cancel(StreamResetCode.CANCELLED, now=now)
+
+    def dismiss(self, peer: Peer, *, now: float) -> None:
+        """Take nothing more from a peer that may not advertise the namespace any longer."""
+        for subscription in [s for s in self.subscriptions if s.peer is peer and not s.pushed]:
+            subscription.cancel(StreamResetCode.EXPIRED_AUTH_TOKEN, now=now)
+            self.subscription_ended(subscription, PublishDoneCode.EXPIRED, is_whole=False, now=now)
 
     def _subscribe_to(
         self, peer: Peer, wish: SubscriptionWish, *, now: float

@@ -57,6 +57,14 @@ _CODES: Final[Mapping[PublishDoneCode, tuple[RequestErrorCode, StreamResetCode]]
         StreamResetCode.MALFORMED_TRACK,
     ),
     PublishDoneCode.GOING_AWAY: (RequestErrorCode.GOING_AWAY, StreamResetCode.GOING_AWAY),
+    PublishDoneCode.EXPIRED: (
+        RequestErrorCode.EXPIRED_AUTH_TOKEN,
+        StreamResetCode.EXPIRED_AUTH_TOKEN,
+    ),
+    PublishDoneCode.UNAUTHORIZED: (
+        RequestErrorCode.UNAUTHORIZED,
+        StreamResetCode.EXPIRED_AUTH_TOKEN,
+    ),
 }
 _OTHER_CODES: Final = (RequestErrorCode.INTERNAL_ERROR, StreamResetCode.INTERNAL_ERROR)
 
@@ -266,6 +274,26 @@ class TrackResponder:
             fetch.request_id for fetch in self._fetches.values() if fetch.store is store
         ]:
             self.fail_fetch(request_id, error, reset, reason=reason, now=now)
+
+    def cut_off(self, request_id: RequestId, code: PublishDoneCode, *, now: float) -> bool:
+        """End one request at once, with all its streams; tell whether it was served here.
+
+        Args:
+            request_id: A subscription, or a FETCH.
+            code: Why; for a FETCH what corresponds to it.
+            now: Monotonic seconds.
+        """
+        error, reset = _CODES.get(code, _OTHER_CODES)
+        subscription = self._subscriptions.get(request_id)
+        if subscription is not None:
+            subscription.delivery.end(code, drain=False)
+            for fill in subscription.delivery.fills:
+                fill.fail(self._session, now=now, code=reset)
+            return True
+        if request_id in self._fetches:
+            self.fail_fetch(request_id, error, reset, now=now)
+            return True
+        return False
 
     def fail_fetch(
         self,

@@ -54,6 +54,8 @@ MAX_OPEN_SUBGROUPS: Final = 8
 _RESETS: Final[Mapping[PublishDoneCode, StreamResetCode]] = {
     PublishDoneCode.TOO_FAR_BEHIND: StreamResetCode.TOO_FAR_BEHIND,
     PublishDoneCode.GOING_AWAY: StreamResetCode.GOING_AWAY,
+    PublishDoneCode.EXPIRED: StreamResetCode.EXPIRED_AUTH_TOKEN,
+    PublishDoneCode.UNAUTHORIZED: StreamResetCode.EXPIRED_AUTH_TOKEN,
     PublishDoneCode.MALFORMED_TRACK: StreamResetCode.MALFORMED_TRACK,
 }
 

@@ -1,0 +1,132 @@
+"""A policy that goes by tokens: what the C4M claims of one of them allow, for as long as it lasts.
+
+Theory of operation. Of the tokens of a request those of type 0x01 are looked at. One that allows
+what is asked is enough, and the one that lasts longest counts; tokens that cannot be used do no
+harm beside it. Otherwise the refusal says as much as the peer knows itself: that its token has
+expired, or cannot be read. Claims that were verified are remembered by the digest of their
+token, since every request of a session brings the same one; the token itself is not kept.
+
+Source: draft-ietf-moq-c4m-01, Sections 2 and 7; MOQT draft 22, Section 8.9.
+"""
+
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from kvcs.c4m import TOKEN_TYPE, Action, Claims, TokenConfig, TokenKey, TokenVerifier
+from kvcs.errors import NotAuthentic, RequestErrorCode, TokenRefused
+from kvcs.relay.auth import Access, AccessAction, Decision, Grant
+
+__all__ = ("MAX_KNOWN_TOKENS", "MAX_TOKENS", "RECHECK_INTERVAL", "TokenPolicy")
+
+MAX_TOKENS: Final = 8
+"""Tokens that are looked at for one request, those of the SETUP included."""
+MAX_KNOWN_TOKENS: Final = 4096
+"""Tokens whose claims are remembered, about 2 KiB each."""
+RECHECK_INTERVAL: Final = 60.0
+"""Seconds after which a grant is decided again at the latest: wall clocks can be set."""
+
+# What each request needs to be allowed; SUBSCRIBE_TRACKS lists, and then subscribes.
+_NEEDS: Final = {
+    AccessAction.PUBLISH_NAMESPACE: (Action.PUBLISH_NAMESPACE,),
+    AccessAction.SUBSCRIBE_NAMESPACE: (Action.SUBSCRIBE_NAMESPACE,),
+    AccessAction.SUBSCRIBE_TRACKS: (Action.SUBSCRIBE_NAMESPACE, Action.SUBSCRIBE),
+    AccessAction.PUBLISH: (Action.PUBLISH,),
+    AccessAction.SUBSCRIBE: (Action.SUBSCRIBE,),
+    AccessAction.FETCH: (Action.FETCH,),
+    AccessAction.TRACK_STATUS: (Action.TRACK_STATUS,),
+}
+# Reasons of tokens that nobody could read, whoever has which key.
+_MALFORMED: Final = frozenset({"size", "envelope", "form"})
+# Of several refusals the one that helps the most is sent.
+_WORTH: Final = (
+    RequestErrorCode.MALFORMED_AUTH_TOKEN,
+    RequestErrorCode.EXPIRED_AUTH_TOKEN,
+    RequestErrorCode.UNAUTHORIZED,
+)
+
+
+class TokenPolicy:
+    """Decides by tokens; a policy of `RelayConfig.authorize`."""
+
+    def __init__(
+        self,
+        keys: Iterable[TokenKey],
+        config: TokenConfig | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Take keys.
+
+        Args:
+            keys: Keys of those who may make tokens; without any, everything is refused.
+            config: What a token must be.
+            clock: Returns wall-clock seconds since 1970.
+        """
+        self._config = config or TokenConfig()
+        self._clock = clock
+        self._verifier = TokenVerifier(keys, self._config)
+        self._known: OrderedDict[bytes, Claims] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<TokenPolicy {self._verifier} known={len(self._known)}>"
+
+    def replace_keys(self, keys: Iterable[TokenKey]) -> None:
+        """Use other keys from now on; `Relay.review` decides again what was granted before."""
+        self._verifier = TokenVerifier(keys, self._config)
+        self._known.clear()
+
+    def __call__(self, access: Access) -> Decision:
+        """Decide by the tokens of a request."""
+        wall = self._clock()
+        seconds: float | None = None
+        refusals: set[RequestErrorCode] = set()
+        tokens = [token.value for token in access.tokens if token.token_type == TOKEN_TYPE]
+        for token in tokens[:MAX_TOKENS]:
+            try:
+                lasts = self._lasts(token, access, wall)
+            except (NotAuthentic, TokenRefused) as error:
+                refusals.add(_code(error.reason))
+            else:
+                seconds = max(lasts, seconds or 0.0)
+        if seconds is not None:
+            return Grant(seconds)
+        return max(refusals, key=_WORTH.index, default=RequestErrorCode.UNAUTHORIZED)
+
+    def _lasts(self, token: bytes, access: Access, wall: float) -> float:
+        """Return for how long a token allows what is asked.
+
+        Raises:
+            NotAuthentic: No key of ours made it.
+            TokenRefused: It cannot be used, or does not allow this.
+        """
+        claims = self._claims(token)
+        self._verifier.check(claims, wall=wall)
+        for action in _NEEDS[access.action]:
+            if not any(
+                scope.allows(action, access.namespace, access.track_name) for scope in claims.scopes
+            ):
+                raise TokenRefused("scope", "the token does not allow this")
+        left = self._verifier.end(claims) - wall
+        return min(left, claims.revalidation or RECHECK_INTERVAL, RECHECK_INTERVAL)
+
+    def _claims(self, token: bytes) -> Claims:
+        digest = hashlib.sha256(token).digest()
+        claims = self._known.get(digest)
+        if claims is None:
+            claims = self._known[digest] = self._verifier.open(token)
+            if len(self._known) > MAX_KNOWN_TOKENS:
+                self._known.popitem(last=False)
+        else:
+            self._known.move_to_end(digest)
+        return claims
+
+
+def _code(reason: str) -> RequestErrorCode:
+    if reason == "expired":
+        return RequestErrorCode.EXPIRED_AUTH_TOKEN
+    if reason in _MALFORMED:
+        return RequestErrorCode.MALFORMED_AUTH_TOKEN
+    return RequestErrorCode.UNAUTHORIZED
