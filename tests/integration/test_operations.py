@@ -1,19 +1,32 @@
 """A relay as it is run: from its example file, for other machines, watched, and ended well."""
 
+import asyncio
 import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from tests.integration.children import child_process, first_line
 from tests.integration.network import missing_rights, star
 
-from kvcs.engines.file import SAMPLE_CACHE
+from kvcs.cli.relay.addresses import own_addresses
+from kvcs.client import Publisher
+from kvcs.endpoint.connect import ConnectConfig, connect
+from kvcs.engines.file import SAMPLE_CACHE, load_cache
+from kvcs.errors import KvcsError
+from kvcs.kv import ScopeKey
+from kvcs.moqt.wire.filters import LocationFilter
+from kvcs.moqt.wire.parameters import Parameters
+from kvcs.names import FullTrackName
+from kvcs.transport.interface import ClientTls
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -132,21 +145,55 @@ def test_relay_drains_and_ends_well(place, local, number):
 def test_second_signal_does_not_wait(place, local):
     with process(*local, "--drain-timeout", "60s", "--config", silent(place)) as running:
         shown = first_line(running)
-        member = ("--ca", shown["ca"], "--scope-key-file", place / "scope.key")
-        publish = (*KVCS, "publish", SAMPLE_CACHE, "--url", shown["url"], *member, "--json")
-        with process(*publish) as publishing:
-            first_line(publishing)
-            until(lambda: namespaces_at(shown["admin"]))
-            # A publisher that is stopped cannot leave.
-            publishing.send_signal(signal.SIGSTOP)
+        with served_for_ever(shown["url"], shown["ca"]):
             began = time.monotonic()
             running.send_signal(signal.SIGTERM)
             until(lambda: not is_ready(shown["admin"]))
+            # Long enough for a relay that waits for nobody to be gone.
+            time.sleep(2)
+            assert running.poll() is None
             code, _, _ = end(running)
-            publishing.send_signal(signal.SIGCONT)
 
     assert code == 130
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 30
+
+
+@contextlib.contextmanager
+def served_for_ever(url, ca):
+    """Have a Track served that never ends, to a subscriber that does not leave."""
+    served = threading.Event()
+    over = threading.Event()
+    failures = []
+
+    async def serve():
+        config = ConnectConfig(tls=ClientTls(ca_file=ca))
+        cache = load_cache(SAMPLE_CACHE)
+        key = ScopeKey(b"\x5c" * 32)
+        async with connect(url, config) as source, connect(url, config) as sink:
+            publisher = Publisher(source, scope_key=key, descriptor=cache.descriptor)
+            async with publisher.publication(cache.tokens) as publication:
+                await publication.add_segment()
+                track = FullTrackName(publication.name.namespace(), b"k.raw.s0")
+                parameters = Parameters(location_filter=LocationFilter.next_object())
+                await sink.answer(sink.subscribe(track, parameters, lambda _: None))
+                served.set()
+                await asyncio.to_thread(over.wait, 60)
+
+    def run_it():
+        try:
+            asyncio.run(serve())
+        except KvcsError as error:
+            # The relay is gone in the end.
+            failures.append(error)
+
+    thread = threading.Thread(target=run_it)
+    thread.start()
+    try:
+        assert served.wait(30), failures
+        yield
+    finally:
+        over.set()
+        thread.join(30)
 
 
 def silent(place):
@@ -187,21 +234,58 @@ def test_relay_without_its_admin_port_runs_all_the_same(place):
     assert shown["admin"] is None or "no admin listener" in log
 
 
-def test_admin_port_that_was_asked_for_and_is_taken_is_an_error(local):
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--admin-port", "{port}"),
+        ("--admin-host", "192.0.2.1"),
+        ("--admin-host", "no host"),
+    ],
+)
+def test_admin_listener_that_was_asked_for_and_cannot_be_had_is_an_error(local, flags):
     with process(*local) as first:
         port = first_line(first)["admin"].rstrip("/").rpartition(":")[2]
 
-        done = subprocess.run(
-            [*map(str, (*local, "--admin-port", port))],
-            capture_output=True,
-            text=True,
-            env=ENVIRONMENT,
-            timeout=60,
-            check=False,
-        )
+        done = refused(*local, *(flag.format(port=port) for flag in flags))
 
-    assert done.returncode == 5
-    assert f"cannot listen on TCP 127.0.0.1:{port}" in done.stderr
+    assert done.returncode == 2
+    error = json.loads(done.stderr.splitlines()[-1])["error"]
+    assert error["message"].startswith("admin")
+
+
+def test_default_admin_port_that_is_named_is_asked_for(place):
+    command = (*KVCS, "relay", "run", "--json", "--port", 0, "--dev-cert", place)
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):  # then somebody else has it
+            other.bind(("127.0.0.1", 4434))
+            other.listen()
+
+        done = refused(*command, "--admin-port", 4434)
+
+    assert done.returncode == 2
+    assert "cannot listen on TCP 127.0.0.1:4434" in done.stderr
+
+
+def refused(*command):
+    """Run a relay that does not start."""
+    return subprocess.run(
+        [*map(str, command)],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_address_of_all_interfaces_is_shown_as_one_that_clients_can_use(local):
+    with process(*local, "--host", "0.0.0.0", "--allow-anyone") as running:
+        url = urlsplit(first_line(running)["url"])
+
+    assert url.hostname != "0.0.0.0"
+    assert url.hostname in {*own_addresses(), "localhost"}
+    assert url.port
 
 
 def test_top_draws_on_a_terminal_and_leaves_it_as_it_was(local):

@@ -6,10 +6,12 @@ import random
 import sys
 
 import pytest
+from aiopquic.quic.configuration import QuicConfiguration
 
 from kvcs.endpoint.certificate import create_dev_certificate
 from kvcs.errors import CertificateRefused, ConfigError, ConnectFailed, DraftRefused, TransportError
 from kvcs.transport.interface import (
+    CONGESTION_CONTROLS,
     Address,
     ClientTls,
     Closed,
@@ -398,3 +400,13 @@ async def test_port_that_is_taken_is_refused(network):
 async def test_unknown_congestion_control_is_refused(network):
     with pytest.raises(ConfigError, match="unknown congestion_control_algorithm 'tcp'"):
         await network.open(congestion_control="tcp")
+
+
+@pytest.mark.parametrize("name", CONGESTION_CONTROLS)
+def test_congestion_control_is_one_that_the_library_has(name):
+    assert QuicConfiguration(congestion_control_algorithm=name)
+
+
+def test_congestion_control_that_the_library_lacks_is_refused_there_too():
+    with pytest.raises(ValueError, match="fastest"):
+        QuicConfiguration(congestion_control_algorithm="fastest")

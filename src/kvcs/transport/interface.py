@@ -13,11 +13,12 @@ TLS and TCP.
 import ipaddress
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from kvcs.errors import ConfigError
 
 __all__ = (
+    "CONGESTION_CONTROLS",
     "Address",
     "ClientTls",
     "Closed",
@@ -36,6 +37,11 @@ __all__ = (
 )
 
 _MIB = 1 << 20
+
+#: Names of congestion control that a connection may have.
+CONGESTION_CONTROLS: Final = (
+    *("newreno", "reno", "cubic", "dcubic", "fast", "bbr", "bbr1", "prague", "c4"),
+)
 
 
 class Address(NamedTuple):
@@ -109,8 +115,8 @@ class TransportConfig:
     """Settings of a connection that do not depend on its side.
 
     Attributes:
-        congestion_control: Algorithm of the QUIC library. ``newreno`` and ``cubic`` move most
-            on clean networks; ``bbr1`` survives loss on long paths.
+        congestion_control: Algorithm, one of `CONGESTION_CONTROLS`. ``newreno`` and ``cubic``
+            move most on clean networks; ``bbr1`` survives loss on long paths.
         idle_timeout: Seconds without a packet after which the peer counts as gone. A living
             peer is pinged every third of it.
         connect_timeout: Seconds for address look-up and handshake.
@@ -152,6 +158,9 @@ class TransportConfig:
             value = getattr(self, key)
             if value <= 0:
                 raise ConfigError(f"transport.{key}", "more than 0", str(value))
+        if self.congestion_control not in CONGESTION_CONTROLS:
+            expected, got = ", ".join(CONGESTION_CONTROLS), self.congestion_control
+            raise ConfigError("transport.congestion_control", f"one of {expected}", got)
         if not 0 < self.low_water_bytes <= self.high_water_bytes:
             got = f"{self.low_water_bytes} and {self.high_water_bytes}"
             raise ConfigError("transport.low_water_bytes", "1..high_water_bytes", got)

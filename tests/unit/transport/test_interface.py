@@ -42,6 +42,7 @@ def test_streams_are_numbered_as_in_quic():
         {"low_water_bytes": 0},
         {"low_water_bytes": 5, "high_water_bytes": 4},
         {"default_priority": 256},
+        {"congestion_control": "fastest"},
     ],
 )
 def test_settings_that_would_stall_every_connection_are_refused(settings):

@@ -1,13 +1,10 @@
-"""From `Settings` to what a relay is made of, and all that prevents it."""
+"""From `Settings` to what a relay is made of."""
 
-import ssl
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from kvcs.admin.config import AdminConfig
 from kvcs.cli.relay.addresses import own_addresses
-from kvcs.cli.relay.reader import WrongSettings
 from kvcs.cli.relay.schema import Settings
 from kvcs.endpoint.certificate import create_dev_certificate
 from kvcs.errors import ConfigError
@@ -16,7 +13,15 @@ from kvcs.relay import Authorize, RelayConfig, allow_all, deny_all
 from kvcs.relay.disk.config import DiskConfig
 from kvcs.transport.interface import ClientTls, ServerTls, is_loopback
 
-__all__ = ("admin_config", "check", "is_open_to_anyone", "relay_config", "server_tls")
+__all__ = (
+    "admin_config",
+    "disk_config",
+    "is_open_to_anyone",
+    "own_certificate",
+    "relay_config",
+    "server_tls",
+    "upstream_tokens",
+)
 
 _POLICIES: Final[dict[str, Authorize]] = {
     "this-machine": allow_all,
@@ -28,22 +33,11 @@ _KEYS: Final = {"cache_bytes": "cache.memory_bytes"}
 _MAX_TOKEN_BYTES: Final = 2**14
 
 
-def check(settings: Settings) -> None:
-    """Check that a relay can be made of settings; nothing is written.
-
-    Raises:
-        WrongSettings: It cannot; everything that is wrong is named.
-    """
-    errors = tuple(_errors(settings))
-    if errors:
-        raise WrongSettings(errors)
-
-
 def relay_config(settings: Settings, tls: ServerTls) -> RelayConfig:
     """Return the configuration of the relay.
 
     Args:
-        settings: Settings that `check` found no fault with.
+        settings: Settings that `faults.check` found no fault with.
         tls: What `server_tls` gave.
 
     Raises:
@@ -55,14 +49,14 @@ def relay_config(settings: Settings, tls: ServerTls) -> RelayConfig:
             host=settings.listen.host,
             port=settings.listen.port,
             cache_bytes=settings.cache.memory_bytes,
-            disk=_disk(settings),
+            disk=disk_config(settings),
             authorize=_POLICIES[settings.authorization.policy],
             limits=settings.limits,
             transport=settings.transport,
             max_filter_ranges=settings.max_filter_ranges,
             upstream=settings.upstream,
             upstream_tls=ClientTls(ca_file=_text(settings.upstream_ca)),
-            upstream_tokens=_tokens(settings.upstream_token_file),
+            upstream_tokens=upstream_tokens(settings),
             upstream_backoff=settings.upstream_backoff,
         )
     except ConfigError as error:
@@ -75,7 +69,7 @@ def admin_config(settings: Settings) -> AdminConfig:
     admin = settings.admin
     return AdminConfig(
         host=admin.host,
-        port=admin.port,
+        port=AdminConfig().port if admin.port is None else admin.port,
         slow_after=admin.slow_after,
         ready_without_upstream=admin.ready_without_upstream,
         limits=admin.limits,
@@ -92,7 +86,7 @@ def server_tls(settings: Settings) -> tuple[ServerTls, Path | None]:
     """
     tls, host = settings.tls, settings.listen.host
     if tls.development_directory is None:
-        return _own_certificate(settings), None
+        return own_certificate(settings), None
     names = set(tls.development_names)
     if not is_loopback(host):
         names |= {host, *own_addresses()}
@@ -111,74 +105,18 @@ def is_open_to_anyone(settings: Settings) -> bool:
     return is_public and settings.authorization.policy == "allow-anyone"
 
 
-def _errors(settings: Settings) -> Iterator[ConfigError]:
-    yield from _authorization_errors(settings)
-    yield from _certificate_errors(settings)
-    yield from _readability_errors(settings)
-    try:
-        relay_config(settings, _own_certificate(settings))
-    except ConfigError as error:
-        yield error
-
-
-def _authorization_errors(settings: Settings) -> Iterator[ConfigError]:
-    policy, host = settings.authorization.policy, settings.listen.host
-    if policy == "this-machine" and not is_loopback(host):
-        yield ConfigError(
-            "authorization.policy",
-            f'"deny", or "allow-anyone" (--allow-anyone), since {host} is not a loopback address',
-            f'"{policy}"',
-        )
-
-
-def _certificate_errors(settings: Settings) -> Iterator[ConfigError]:
-    tls = settings.tls
-    if tls.development_directory is not None:
-        if tls.certificate or tls.private_key:
-            expected = "no certificate and private_key beside it"
-            yield ConfigError("tls.development_directory", expected)
-    elif tls.certificate is None or tls.private_key is None:
-        expected = (
-            "tls.certificate and tls.private_key (--cert and --key), or "
-            "tls.development_directory (--dev-cert DIRECTORY)"
-        )
-        yield ConfigError("certificate", expected)
-    else:
-        yield from _pair_errors(tls.certificate, tls.private_key)
-
-
-def _pair_errors(certificate: Path, private_key: Path) -> Iterator[ConfigError]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        # An empty password, or the library would ask for one on the terminal.
-        context.load_cert_chain(certificate, private_key, password="")
-    except ssl.SSLError as error:
-        expected = "a PEM certificate and the unencrypted key that belongs to it"
-        got = f"{certificate} and {private_key}: {error.reason or error.strerror}"
-        yield ConfigError("tls.certificate", expected, got)
-    except OSError as error:
-        # It does not say which of the two.
-        got = f"{certificate} and {private_key}: {error.strerror}"
-        yield ConfigError("tls.certificate", "files that can be read", got)
-
-
-def _readability_errors(settings: Settings) -> Iterator[ConfigError]:
-    for name in ("upstream_ca", "upstream_token_file"):
-        path: Path | None = getattr(settings, name)
-        if path is not None:
-            try:
-                path.open("rb").close()
-            except OSError as error:
-                got = f"{path}: {error.strerror}"
-                yield ConfigError(name, "a file that can be read", got)
-
-
-def _own_certificate(settings: Settings) -> ServerTls:
+def own_certificate(settings: Settings) -> ServerTls:
+    """Return the certificate that the settings name; nothing is read."""
     tls = settings.tls
     return ServerTls(certificate_file=str(tls.certificate), private_key_file=str(tls.private_key))
 
 
-def _disk(settings: Settings) -> DiskConfig | None:
+def disk_config(settings: Settings) -> DiskConfig | None:
+    """Return the settings of the disk tier; None without one.
+
+    Raises:
+        ConfigError: A value is out of its range.
+    """
     disk = settings.disk
     if disk.directory is None:
         return None
@@ -192,7 +130,13 @@ def _disk(settings: Settings) -> DiskConfig | None:
     )
 
 
-def _tokens(path: Path | None) -> tuple[Token, ...]:
+def upstream_tokens(settings: Settings) -> tuple[Token, ...]:
+    """Return the tokens for the parents.
+
+    Raises:
+        ConfigError: The file cannot be read, or holds no token.
+    """
+    path = settings.upstream_token_file
     if path is None:
         return ()
     try:

@@ -7,9 +7,9 @@ import click
 from kvcs.cli._errors import ExitCode
 from kvcs.cli._options import Command, pass_output
 from kvcs.cli._output import Output
-from kvcs.cli.relay.assembly import check
+from kvcs.cli.relay.faults import faults_of_file
 from kvcs.cli.relay.flags import SettingsCommand, pass_settings, settings_options
-from kvcs.cli.relay.reader import WrongSettings, read
+from kvcs.cli.relay.reader import WrongSettings
 from kvcs.cli.relay.schema import Settings
 from kvcs.cli.relay.text import format_settings
 from kvcs.errors import ConfigError
@@ -24,15 +24,16 @@ def check_config(output: Output, file: Path) -> int:
     """Check the settings in FILE, and name everything that is wrong.
 
     A line for each fault says where it is, what was expected and what was found. The exit code
-    is 2 if there is one. Nothing is written, and no port is opened.
+    is 2 if there is one. Whatever kvcs relay run would refuse is found, but for ports that are
+    taken: a relay may run with this very file. Nothing is written.
 
     \b
     Example:
       kvcs relay check-config relay.toml
     """  # noqa: D301 - click reads the backslash
-    errors: tuple[ConfigError, ...] = ()
+    errors: tuple[ConfigError, ...]
     try:
-        check(read(file))
+        errors = faults_of_file(file)
     except WrongSettings as error:
         errors = error.errors
     faults = [{"key": e.key, "expected": e.expected, "got": e.got} for e in errors]

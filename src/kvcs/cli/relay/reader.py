@@ -23,7 +23,7 @@ from kvcs.cli.relay.schema import (
 )
 from kvcs.errors import ConfigError
 
-__all__ = ("WrongSettings", "parse", "read")
+__all__ = ("WrongSettings", "examine", "parse", "read")
 
 # Larger than any sensible file of settings.
 _MAX_BYTES: Final = 2**20
@@ -66,6 +66,18 @@ def read(path: Path) -> Settings:
         ConfigError: The file cannot be read, or is not TOML.
         WrongSettings: What it says cannot be used.
     """
+    return _accepted(*examine(path))
+
+
+def examine(path: Path) -> tuple[Settings, tuple[ConfigError, ...]]:
+    """Read a file of settings as far as it can be used.
+
+    Returns:
+        The settings, with the default for what cannot be used, and all that is wrong.
+
+    Raises:
+        ConfigError: The file cannot be read, or is not TOML.
+    """
     try:
         with path.open("rb") as file:
             data = file.read(_MAX_BYTES + 1)
@@ -74,7 +86,7 @@ def read(path: Path) -> Settings:
     if len(data) > _MAX_BYTES:
         raise ConfigError(str(path), f"at most {_MAX_BYTES} octets", "more")
     try:
-        return parse(data.decode(), directory=path.parent)
+        return _examined(data.decode(), path.parent)
     except UnicodeDecodeError as error:
         raise ConfigError(str(path), "UTF-8", f"octet {error.start} that is not") from error
 
@@ -89,16 +101,23 @@ def parse(text: str, *, directory: Path) -> Settings:
     Raises:
         WrongSettings: It is not TOML, or cannot be used; everything that is wrong is named.
     """
+    return _accepted(*_examined(text, directory))
+
+
+def _accepted(settings: Settings, errors: tuple[ConfigError, ...]) -> Settings:
+    if errors:
+        raise WrongSettings(errors)
+    return settings
+
+
+def _examined(text: str, directory: Path) -> tuple[Settings, tuple[ConfigError, ...]]:
     try:
         table = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise WrongSettings((ConfigError("the file", "TOML", str(error)),)) from error
     reading = _Reading(directory.absolute())
     settings = reading.table(Settings(), table, "")
-    if reading.errors:
-        raise WrongSettings(tuple(reading.errors))
-    assert isinstance(settings, Settings)
-    return settings
+    return settings, tuple(reading.errors)
 
 
 class _Reading:
@@ -108,31 +127,38 @@ class _Reading:
         self.errors: list[ConfigError] = []
         self._directory = directory
 
-    def table(self, default: Any, found: Mapping[str, Any], path: str) -> object | None:
-        """Return a table, by default as `default` is, or None when something is wrong."""
+    def table[Table](self, default: Table, found: Mapping[str, Any], path: str) -> Table:
+        """Return a table: `default`, with what was found and can be used."""
         known = {key.name: key for key in keys(default)}
-        before = len(self.errors)
         values: dict[str, Any] = {}
         for name, value in found.items():
             place = f"{path}.{name}" if path else name
             if name not in known:
                 self.errors.append(ConfigError(place, _instead_of(name, known)))
             elif not is_table(known[name].type):
-                values[name] = self._value(known[name].type, value, place)
+                # No key takes None, which stands for what cannot be used.
+                if (read := self._value(known[name].type, value, place)) is not None:
+                    values[name] = read
             elif isinstance(value, dict):
                 table = cast("dict[str, Any]", value)
                 values[name] = self.table(getattr(default, name), table, place)
             else:
                 self.errors.append(ConfigError(place, "a table", _shown(place, value)))
-        if len(self.errors) > before:
-            return None
-        try:
-            return changed(default, **values)
-        except ConfigError as error:
-            # What a class says about its own values, under the name that the file has for it.
-            place = ".".join(filter(None, (path, error.key.rpartition(".")[2])))
-            self.errors.append(ConfigError(place, error.expected, error.got))
-            return None
+        return self._changed(default, values, path)
+
+    def _changed[Table](self, default: Table, values: dict[str, Any], path: str) -> Table:
+        """Return a table with all the values that it takes."""
+        while True:
+            try:
+                return changed(default, **values)
+            except ConfigError as error:
+                # What a class says about its own values, under the name that the file has for it.
+                key = error.key.rpartition(".")[2]
+                place = ".".join(filter(None, (path, key)))
+                self.errors.append(ConfigError(place, error.expected, error.got))
+                if values.pop(key, None) is None:
+                    # It follows from several of them.
+                    return default
 
     def _value(self, kind: Any, value: Any, place: str) -> Any:
         try:

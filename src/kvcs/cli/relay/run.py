@@ -12,11 +12,13 @@ from kvcs.admin import AdminServer
 from kvcs.cli._options import option, pass_output
 from kvcs.cli._output import Output, format_bytes
 from kvcs.cli._runtime import interruption, run
-from kvcs.cli.relay.assembly import admin_config, check, is_open_to_anyone, relay_config, server_tls
+from kvcs.cli.relay.addresses import public_name
+from kvcs.cli.relay.assembly import admin_config, is_open_to_anyone, relay_config, server_tls
+from kvcs.cli.relay.faults import check
 from kvcs.cli.relay.flags import SettingsCommand, pass_settings, settings_options
 from kvcs.cli.relay.schema import Admin, Settings
 from kvcs.cli.relay.text import format_settings
-from kvcs.errors import TransportError
+from kvcs.errors import ConfigError, TransportError
 from kvcs.relay import Relay, RelayStatistics
 from kvcs.transport.interface import Address
 
@@ -59,7 +61,8 @@ async def _serve(output: Output, settings: Settings) -> None:
         Relay(config) as running,
         _administer(running, settings) as admin,
     ):
-        _show_start(output, running.address, ca, admin)
+        host = public_name(config.host, Path(tls.certificate_file))
+        _show_start(output, Address(host, running.address.port), ca, admin)
         if settings.authorization.policy == "deny":
             output.note('authorization.policy is "deny": every request is refused')
         await stopped.wait()
@@ -82,8 +85,9 @@ async def _administer(relay: Relay, settings: Settings) -> AsyncGenerator[AdminS
             try:
                 await stack.enter_async_context(admin)
             except TransportError as error:
-                if settings.admin != Admin():
-                    raise
+                if settings.admin.port is not None or settings.admin.host != Admin().host:
+                    expected = "an address and a port that this relay can have"
+                    raise ConfigError("admin (--admin-port)", expected, str(error)) from error
                 _logger.warning("no admin listener: %s", error)
                 admin = None
         yield admin

@@ -139,7 +139,8 @@ class Admin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         enabled: Whether there is one.
         host: Address to listen on. Whoever reaches it sees the names of everything that the
             relay carries, so it is for this machine, or for a network of operators.
-        port: TCP port; 0 takes a free one.
+        port: TCP port; 0 takes a free one. Without it, 4434, and where another process has
+            that, the relay runs without this listener and says so.
         slow_after: Time behind after which a subscriber counts as slow.
         ready_without_upstream: Whether the relay counts as ready while no parent can be
             reached; it goes on serving what it holds.
@@ -148,7 +149,7 @@ class Admin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     enabled: bool = True
     host: str = _ADMIN["host"]
-    port: Port = _ADMIN["port"]
+    port: Port | None = None
     slow_after: Duration = _ADMIN["slow_after"]
     ready_without_upstream: bool = _ADMIN["ready_without_upstream"]
     limits: AdminLimits = AdminLimits()

@@ -1,14 +1,16 @@
 """Looking at settings without running anything, and what a relay is made of."""
 
 import json
+import os
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from kvcs.cli.relay._reference import BEGIN, END, reference, replaced
-from kvcs.cli.relay.addresses import own_addresses
-from kvcs.cli.relay.assembly import check, is_open_to_anyone, relay_config, server_tls
+from kvcs.cli.relay.addresses import own_addresses, public_name
+from kvcs.cli.relay.assembly import is_open_to_anyone, relay_config, server_tls
+from kvcs.cli.relay.faults import check, faults_of_file, is_host
 from kvcs.cli.relay.reader import WrongSettings, parse
 from kvcs.cli.relay.schema import Settings, keys
 from kvcs.endpoint.certificate import create_dev_certificate
@@ -64,12 +66,13 @@ def test_every_fault_has_a_line_and_the_exit_code_is_that_of_wrong_settings(kvcs
         "listen.port",
         "listen.prot",
         "log.level",
+        "tls",
     ]
 
 
 def test_faults_are_json_too(kvcs_run, tmp_path):
     file = tmp_path / "relay.toml"
-    file.write_text("[listen]\nport = -1")
+    file.write_text('[listen]\nport = -1\n[tls]\ndevelopment_directory = "dev"')
 
     code, out, _ = kvcs_run("relay", "check-config", file, "--json")
 
@@ -133,7 +136,7 @@ def test_policy_decides(settings_of, certificate, policy, authorize):
 
 @pytest.mark.parametrize("text", ["", "[tls]\ncertificate = 'c.pem'", "[tls]\nprivate_key = 'k'"])
 def test_certificate_is_needed_whole(settings_of, text):
-    assert list(faults_of(settings_of(text))) == ["certificate"]
+    assert list(faults_of(settings_of(text))) == ["tls"]
 
 
 def test_certificate_and_key_must_belong_together(settings_of, certificate, tmp_path):
@@ -151,8 +154,9 @@ def test_certificate_and_key_must_belong_together(settings_of, certificate, tmp_
 def test_certificate_that_is_not_there_is_named(settings_of):
     faults = faults_of(settings_of("[tls]\ncertificate = 'no.pem'\nprivate_key = 'no.key'"))
 
-    assert "files that can be read" in faults["tls.certificate"]
-    assert "no.pem and" in faults["tls.certificate"]
+    assert {"tls.certificate", "tls.private_key"} == set(faults)
+    assert "a file that can be read" in faults["tls.certificate"]
+    assert "no.pem: No such file" in faults["tls.certificate"]
 
 
 def test_two_certificates_are_refused(settings_of, certificate):
@@ -175,6 +179,81 @@ def test_value_that_no_relay_can_have_is_named(settings_of, certificate, text, k
     text += "\n" + tls_of(certificate)
 
     assert list(faults_of(settings_of(text))) == [key]
+
+
+def test_everything_is_found_at_once(kvcs_run, tmp_path):
+    (tmp_path / "plain").write_text("no certificate")
+    file = tmp_path / "relay.toml"
+    file.write_text(
+        """
+        upstream = ["http://parent/"]
+        upstream_ca = "plain"
+        upstream_token_file = "no-token"
+        drain_timeout = "soon"
+        [listen]
+        host = "not a host"
+        [tls]
+        certificate = "no.pem"
+        private_key = "no.key"
+        [cache]
+        memory_bytes = "4096TiB"
+        [disk]
+        directory = "plain/objects"
+        capacity_bytes = 1
+        [admin]
+        host = "192.0.2.1"
+        [transport]
+        congestion_control = "fastest"
+        idle_timeout = -1
+        [limits]
+        max_sessions = "many"
+        """
+    )
+
+    code, out, _ = kvcs_run("relay", "check-config", file, "--json")
+
+    faults = {fault["key"]: fault for fault in json.loads(out)["errors"]}
+    assert code == 2
+    assert set(faults) == {
+        *("upstream", "upstream_ca", "upstream_token_file", "drain_timeout", "listen.host"),
+        *("tls.certificate", "tls.private_key", "cache.memory_bytes", "disk.directory"),
+        *("disk.capacity_bytes", "admin.host", "transport.congestion_control"),
+        *("limits.max_sessions", "transport.idle_timeout"),
+    }
+    assert faults["listen.host"]["expected"] == "an IP address or a host name"
+    assert "the memory of this machine" in faults["cache.memory_bytes"]["expected"]
+    assert "newreno" in faults["transport.congestion_control"]["expected"]
+    assert "no certificate in it" in faults["upstream_ca"]["got"]
+    assert "not a directory" in faults["disk.directory"]["got"]
+
+
+def test_table_that_is_misread_has_no_faults_that_follow_from_it(tmp_path):
+    file = tmp_path / "relay.toml"
+    file.write_text("[tls]\ncertificate = 5\nprivate_key = 'no.key'")
+
+    assert [fault.key for fault in faults_of_file(file)] == ["tls.certificate"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_directory_that_cannot_be_written_is_named(settings_of, certificate, tmp_path):
+    (tmp_path / "closed").mkdir(mode=0o500)
+    text = '[disk]\ndirectory = "closed/objects"\n' + tls_of(certificate)
+
+    assert "not writable" in faults_of(settings_of(text))["disk.directory"]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_valid"),
+    [
+        *((text, True) for text in ("0.0.0.0", "::1", "localhost", "relay-1.example", "a.b.")),
+        *(
+            (text, False)
+            for text in ("", "not a host", "[::1]", "a..b", "-a", "ä", "a\0", "a" * 254)
+        ),
+    ],
+)
+def test_hosts_are_told_from_other_texts(text, is_valid):
+    assert is_host(text) is is_valid
 
 
 @pytest.mark.parametrize("content", [b"", b" \n", b"x" * 20_000])
@@ -263,6 +342,26 @@ def test_public_development_certificate_is_for_this_machines_addresses(settings_
     assert ca == tmp_path / "dev" / "ca.pem"
     assert "relay.example" in names.get_values_for_type(x509.DNSName)
     assert "127.0.0.1" in addresses & set(own_addresses())
+
+
+@pytest.mark.parametrize(
+    ("host", "names", "expected"),
+    [
+        ("127.0.0.1", ["relay.example"], "127.0.0.1"),
+        ("relay.example", [], "relay.example"),
+        ("0.0.0.0", ["*.example", "relay.example"], "relay.example"),
+        ("::", ["192.0.2.7", "relay.example"], "relay.example"),
+        ("0.0.0.0", ["192.0.2.7"], "localhost"),
+    ],
+)
+def test_shown_host_is_one_that_clients_can_reach(tmp_path, host, names, expected):
+    files = create_dev_certificate(tmp_path, names)
+
+    assert public_name(host, Path(files.certificate_file)) == expected
+
+
+def test_shown_host_is_this_machines_when_the_certificate_says_nothing(tmp_path):
+    assert public_name("0.0.0.0", tmp_path / "no.pem") in own_addresses()
 
 
 def test_printed_settings_are_those_of_file_and_flags(kvcs_run, tmp_path):
