@@ -12,13 +12,13 @@ from tests.attacks.liar import BLOCKS, LAYERS, TRACKS, Copy, K, Liar, LiveLiar, 
 from kvcs.client import ConsumerConfig, MissingReason
 from kvcs.errors import (
     ManifestError,
+    NotAuthentic,
     PublishDoneCode,
     RequestErrorCode,
     RequestFailed,
     RequestTimedOut,
     StreamResetCode,
     TerminationCode,
-    UnsupportedEncoding,
 )
 from kvcs.kv import MANIFEST, SIGNED_MANIFEST
 from kvcs.moqt.codepoints import RangeMarker
@@ -339,7 +339,8 @@ def test_signed_publication_is_refused_with_one_sentence():
 
     outcome = attack(Liar(copy), discovering=True)
 
-    assert isinstance(outcome.error, UnsupportedEncoding)
+    assert isinstance(outcome.error, NotAuthentic)
+    assert outcome.error.reason == "untrusted"
     assert "\n" not in str(outcome.error)
 
 

@@ -10,6 +10,7 @@ __all__ = ("describe_missing", "incomplete")
 _CODES: Final = {
     MissingReason.DISCARDED: ExitCode.DATA,
     MissingReason.REJECTED: ExitCode.DATA,
+    MissingReason.UNLISTED: ExitCode.DATA,
     MissingReason.REFUSED: ExitCode.REFUSED,
     MissingReason.NON_EXISTENT: ExitCode.NOT_FOUND,
     MissingReason.NOT_PUBLISHED: ExitCode.NOT_FOUND,
@@ -24,6 +25,7 @@ _CODES: Final = {
 _WORDS: Final = {
     MissingReason.DISCARDED: "the publication contradicts itself",
     MissingReason.REJECTED: "they failed a check",
+    MissingReason.UNLISTED: "no signed manifest lists them",
     MissingReason.REFUSED: "the relay does not allow it",
     MissingReason.NON_EXISTENT: "they do not exist",
     MissingReason.NOT_PUBLISHED: "they were never published",

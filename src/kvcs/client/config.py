@@ -9,6 +9,7 @@ from kvcs.kv.identity import KVSP_PROVISIONAL, IdentityProfile
 from kvcs.kv.manifest import ManifestCadence, ManifestLimits
 from kvcs.kv.naming import Component
 from kvcs.kv.sealing import KEY_ID_PROPERTY, ObjectKey, ObjectKeys
+from kvcs.kv.signing import TrustedProducers
 from kvcs.moqt.codepoints import PropertyType
 from kvcs.moqt.wire.token import Token
 
@@ -140,6 +141,13 @@ class ConsumerConfig:
             one step more urgent.
         max_memory_bytes: Octets that a retrieval may ask of its memory.
         allow_lossy: Tracks of lossy codecs may be taken.
+        trusted_producers: Whose publications may be used: the manifest must be signed by one of
+            them, and every Object must stand in a list that they signed. None demands no
+            authenticity, and refuses publications that sign their manifest.
+        allow_unverified: Publications that sign their manifest may be read although nobody is
+            trusted; the signature is then not looked at, and worth nothing.
+        max_unlisted_bytes: Octets of Objects that came before a signed manifest lists them, and
+            are held until one does. More are dropped, and asked for again when they are listed.
         manifest_limits: Bounds on manifests.
         object_keys: Keys that Objects may be sealed with; every Object must then be sealed with
             one of them. None takes Objects in clear, and no others.
@@ -148,6 +156,9 @@ class ConsumerConfig:
             have at least so many octets; None opens everything in the event loop.
         max_sealed_bytes: Octets of sealed Objects that may wait for that thread. What comes
             beyond is opened in the event loop, which slows the peer down.
+        parse_threshold_bytes: Manifests of at least this size are verified and parsed in a
+            thread; None does all in the event loop.
+        max_waiting_manifests: Versions that wait while one is parsed; of more, the oldest goes.
         authorization: Tokens sent with every request.
         profile: How identifiers are computed.
     """
@@ -169,11 +180,16 @@ class ConsumerConfig:
     subscriber_priority: int = 128
     max_memory_bytes: int = 256 * 1024 * _MIB
     allow_lossy: bool = False
+    trusted_producers: TrustedProducers | None = None
+    allow_unverified: bool = False
+    max_unlisted_bytes: int = 4096 * _MIB
     manifest_limits: ManifestLimits = ManifestLimits()  # noqa: RUF009 - a frozen value
     object_keys: ObjectKeys | None = None
     key_id_property: int = KEY_ID_PROPERTY
     open_threshold_bytes: int | None = 256 * 1024
     max_sealed_bytes: int = 64 * _MIB
+    parse_threshold_bytes: int | None = _MIB // 4
+    max_waiting_manifests: int = 4
     authorization: tuple[Token, ...] = ()
     profile: IdentityProfile = KVSP_PROVISIONAL
 

@@ -10,6 +10,10 @@ compared with what was accepted. A block is written once; the same block with ot
 manifest that lists another digest, means that the publication contradicts itself, and
 `on_discard` says so. Objects that fail a check count by reason and stay missing.
 
+Where authenticity is demanded, the manifest is signed and its list decides alone: what it does not
+list yet is held elsewhere and not used (`kvcs.client.unlisted`), and an Object that differs from it
+was changed on its way, which is no fault of the publication.
+
 Source:
     KVCS, "Object Payload" and "Manifest Track".
 """
@@ -25,6 +29,7 @@ from kvcs.client.ledger import BlockState, TrackLedger
 from kvcs.client.memory import Placement
 from kvcs.client.opening import Opened, TrackOpening
 from kvcs.client.selection import WantedSegment
+from kvcs.client.unlisted import UnlistedObjects
 from kvcs.client.verdict import Counters
 from kvcs.errors import DataError, IntegrityError
 from kvcs.kv.codecs import codec
@@ -47,6 +52,9 @@ __all__ = ("MAX_SEAL_OVERHEAD_BYTES", "IntakeContext", "TrackIntake")
 # Length, tag, and encrypted properties that a publisher may add to what an Object must have.
 MAX_SEAL_OVERHEAD_BYTES: Final = 1024
 
+# Counted as rejected: it came before any signed list, and there was no room to keep it.
+_UNLISTED: Final = "unlisted"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntakeContext:
@@ -56,6 +64,10 @@ class IntakeContext:
         layout: Geometry of the publication.
         placement: The caller's memory.
         counters: Counts of the retrieval.
+        unlisted: Where Objects await the list of a signed manifest; None when digests that Objects
+            carry are enough.
+        on_unlisted: Called when an Object came that awaits a list, with whether this track now
+            has all of its layer.
         on_verified: Called with the layer, and whether this track now has all of it, after each
             block that was verified and put in place.
         on_discard: Called when the publication contradicts itself.
@@ -64,6 +76,8 @@ class IntakeContext:
     layout: Layout
     placement: Placement
     counters: Counters
+    unlisted: UnlistedObjects | None = None
+    on_unlisted: Callable[[bool], None] = lambda _: None
     on_verified: Callable[[int, bool], None]
     on_discard: Callable[[DataError], None]
 
@@ -77,6 +91,10 @@ class TrackIntake:
         name: The data track, one of ``wanted.tracks``.
         layers: Wanted layer indexes, ascending.
         manifest: The newest manifest that is known.
+
+    Attributes:
+        returned: Layers of which something had come, and is missing again now that a signed
+            manifest lists them; whoever asks for it takes them out.
     """
 
     def __init__(
@@ -91,6 +109,7 @@ class TrackIntake:
         self.name: Final = name
         self.wanted: Final = wanted
         self.ledger: Final = TrackLedger(layers, wanted.wanted_blocks)
+        self.returned: Final[set[int]] = set()
         self._context = context
         self._codec = codec(name.codec)
         self._series = {layer_index: self._series_of(layer_index) for layer_index in layers}
@@ -133,6 +152,8 @@ class TrackIntake:
         self._listed = self._segment.object_digests.get(str(self.name), ())
         for layer_index, digests in enumerate(self._listed):
             self.ledger.confirm(layer_index, digests)
+            for block_index in self.ledger.take_unlisted(layer_index):
+                self._settle_listed(layer_index, block_index)
 
     def receive(self, obj: Object, opening: TrackOpening | None = None) -> None:
         """Check one whole Object; a Normal one that is wanted ends up in the caller's memory."""
@@ -256,17 +277,59 @@ class TrackIntake:
     def _settle(self, layer_index: int, block_index: int, payload: WholePayload) -> None:
         """Check the payload of a wanted block, and act on the outcome."""
         context = self._context
+        digest = payload.digest
         try:
-            digest = payload.digest
             self._series[layer_index].check(payload.head, payload.length, digest, block_index)
-            known = self.ledger.digest(layer_index, block_index)
-            if known is not None:
-                self._settle_duplicate(layer_index, block_index, same=known == digest)
-                return
-            listed = self._listed[layer_index] if layer_index < len(self._listed) else None
-            if listed is not None and listed[block_index] != digest:
-                self._reject(layer_index, block_index, IntegrityReason.LISTED_DIGEST)
-                return
+        except IntegrityError as error:
+            self._reject(layer_index, block_index, error.reason)
+            return
+        known = self.ledger.digest(layer_index, block_index)
+        if known is not None:
+            self._settle_duplicate(layer_index, block_index, same=known == digest)
+        elif layer_index < len(self._listed):
+            self._settle_against(self._listed[layer_index], layer_index, block_index, payload)
+        elif context.unlisted is not None:
+            self._hold(context.unlisted, layer_index, block_index, payload)
+        else:
+            self._accept(layer_index, block_index, payload)
+
+    def _settle_listed(self, layer_index: int, block_index: int) -> None:
+        """Act on a block that was held and is listed now; what was dropped is missing again."""
+        unlisted = self._context.unlisted
+        payload = unlisted and unlisted.take(self.name, layer_index, block_index)
+        if payload is not None and self._context.placement.is_open:
+            self._settle_against(self._listed[layer_index], layer_index, block_index, payload)
+        if self.ledger.digest(layer_index, block_index) is None:
+            self.returned.add(layer_index)
+
+    def _settle_against(
+        self, listed: Sequence[bytes], layer_index: int, block_index: int, payload: WholePayload
+    ) -> None:
+        if listed[block_index] != payload.digest:
+            self._reject(layer_index, block_index, IntegrityReason.LISTED_DIGEST)
+        else:
+            self._accept(layer_index, block_index, payload)
+
+    def _hold(
+        self, unlisted: UnlistedObjects, layer_index: int, block_index: int, payload: WholePayload
+    ) -> None:
+        """Keep a block that no signed manifest lists yet; the first one that came counts."""
+        counters, ledger = self._context.counters, self.ledger
+        if ledger.is_unlisted(layer_index, block_index):
+            if unlisted.digest(self.name, layer_index, block_index) == payload.digest:
+                counters.duplicate += 1
+            else:
+                counters.reject(_UNLISTED)
+            return
+        if not unlisted.hold(self.name, layer_index, block_index, payload):
+            counters.reject(_UNLISTED)
+        is_whole = ledger.await_list(layer_index, block_index)
+        self._context.on_unlisted(is_whole)
+
+    def _accept(self, layer_index: int, block_index: int, payload: WholePayload) -> None:
+        """Put a block in place that passed every check."""
+        context = self._context
+        try:
             self._place(layer_index, block_index, payload.data)
         except IntegrityError as error:
             self._reject(layer_index, block_index, error.reason)
@@ -275,7 +338,7 @@ class TrackIntake:
         else:
             context.counters.verified += 1
             context.counters.verified_bytes += payload.length - HEADER_BYTES
-            is_whole = self.ledger.accept(layer_index, block_index, digest)
+            is_whole = self.ledger.accept(layer_index, block_index, payload.digest)
             context.on_verified(layer_index, is_whole)
 
     def _reject(self, layer_index: int, block_index: int, reason: str) -> None:
@@ -286,6 +349,10 @@ class TrackIntake:
     def _settle_duplicate(self, layer_index: int, block_index: int, *, same: bool) -> None:
         if same:
             self._context.counters.duplicate += 1
+            return
+        if self._context.unlisted is not None:
+            # The first one is what a trusted producer signed.
+            self._context.counters.reject(IntegrityReason.LISTED_DIGEST)
             return
         location = Location(layer_index, block_index)
         text = f"track {self.name} has two different Objects at {location}"

@@ -3,8 +3,9 @@
 Theory of operation. A `TrackLedger` belongs to one data track of one segment. Each wanted
 layer is a row of one state octet and one digest per block, so that a row of 4,000 blocks
 costs 132 KB and every question is a search in a bytearray. States only ever move from
-"missing for some reason" to "verified"; a verified block stays verified. The ledger knows
-nothing of streams, requests or memory.
+"missing for some reason" to "verified"; a verified block stays verified. A block that came
+before a signed manifest lists it is "unlisted": nothing is to be asked for, and nothing may be
+used. The ledger knows nothing of streams, requests or memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ class MissingReason(StrEnum):
     Attributes:
         DISCARDED: The publication contradicts itself; nothing of it may be used.
         REJECTED: It arrived and failed a check.
+        UNLISTED: It arrived, and no signed manifest lists it.
         REFUSED: The request for its track was refused.
         NON_EXISTENT: The publisher says that it does not exist.
         NOT_PUBLISHED: The publication ended, or never listed it.
@@ -40,6 +42,7 @@ class MissingReason(StrEnum):
 
     DISCARDED = "discarded"
     REJECTED = "rejected"
+    UNLISTED = "unlisted"
     REFUSED = "refused"
     NON_EXISTENT = "non_existent"
     NOT_PUBLISHED = "not_published"
@@ -62,6 +65,7 @@ class BlockState(IntEnum):
     UNKNOWN = 4
     TIMED_OUT = 5
     RESET = 6
+    UNLISTED = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,7 @@ class _Row:
     states: bytearray
     digests: bytearray
     verified: int = 0
+    unlisted: int = 0
     confirmed: bool = False
 
 
@@ -90,7 +95,7 @@ class TrackLedger:
         blocks: Wanted blocks of the segment: 0..blocks-1.
     """
 
-    __slots__ = ("_remaining", "_rows", "blocks")
+    __slots__ = ("_remaining", "_rows", "_unlisted", "blocks")
 
     def __init__(self, layers: Sequence[int], blocks: int) -> None:
         self.blocks = blocks
@@ -98,6 +103,7 @@ class TrackLedger:
             layer: _Row(bytearray(blocks), bytearray(blocks * DIGEST_BYTES)) for layer in layers
         }
         self._remaining = len(self._rows) * blocks
+        self._unlisted = 0
 
     def __repr__(self) -> str:
         return f"<TrackLedger {len(self._rows)} layers x {self.blocks}, {self._remaining} missing>"
@@ -106,6 +112,11 @@ class TrackLedger:
     def remaining(self) -> int:
         """Wanted Objects that are not verified."""
         return self._remaining
+
+    @property
+    def lacking(self) -> int:
+        """Wanted Objects that are to be asked for: neither verified nor unlisted."""
+        return self._remaining - self._unlisted
 
     @property
     def wanted(self) -> int:
@@ -135,7 +146,7 @@ class TrackLedger:
         The block must be wanted and not verified yet.
         """
         row = self._rows[layer_index]
-        assert row.states[block_index] != BlockState.VERIFIED
+        assert row.states[block_index] not in _SETTLED
         row.states[block_index] = BlockState.VERIFIED
         start = block_index * DIGEST_BYTES
         row.digests[start : start + DIGEST_BYTES] = digest
@@ -144,13 +155,43 @@ class TrackLedger:
         return row.verified == self.blocks
 
     def mark(self, layer_index: int, blocks: range, state: BlockState) -> None:
-        """Record why blocks of a layer are missing; verified and unwanted ones are left alone."""
+        """Record why blocks of a layer are missing; those that have come are left alone."""
         row = self._rows.get(layer_index)
         if row is None:
             return
         for block_index in range(max(blocks.start, 0), min(blocks.stop, self.blocks)):
-            if row.states[block_index] != BlockState.VERIFIED:
+            if row.states[block_index] not in _SETTLED:
                 row.states[block_index] = state
+
+    def await_list(self, layer_index: int, block_index: int) -> bool:
+        """Record a block that no signed manifest lists yet; return True when nothing else lacks."""
+        row = self._rows[layer_index]
+        assert row.states[block_index] not in _SETTLED
+        row.states[block_index] = BlockState.UNLISTED
+        row.unlisted += 1
+        self._unlisted += 1
+        return row.verified + row.unlisted == self.blocks
+
+    def take_unlisted(self, layer_index: int) -> list[int]:
+        """Return the blocks of a layer that awaited a list; they are missing again."""
+        row = self._rows.get(layer_index)
+        if row is None or not row.unlisted:
+            return []
+        blocks = [i for i, state in enumerate(row.states) if state == BlockState.UNLISTED]
+        for block_index in blocks:
+            row.states[block_index] = BlockState.PENDING
+        self._unlisted -= row.unlisted
+        row.unlisted = 0
+        return blocks
+
+    def is_unlisted(self, layer_index: int, block_index: int) -> bool:
+        """Tell whether a block awaits a list."""
+        return self._rows[layer_index].states[block_index] == BlockState.UNLISTED
+
+    def is_lacking(self, layer_index: int) -> bool:
+        """Tell whether anything of the layer is to be asked for."""
+        row = self._rows[layer_index]
+        return row.verified + row.unlisted < self.blocks
 
     def is_whole(self, layer_index: int) -> bool:
         """Tell whether every wanted block of the layer is verified."""
@@ -168,9 +209,11 @@ class TrackLedger:
                     yield MissingRun(layer_index, first, end, BlockState(states[first]))
 
     def holes(self) -> Iterator[tuple[int, range]]:
-        """Yield (layer index, blocks) of every run that is not verified, whatever the reason."""
+        """Yield (layer index, blocks) of every run that is to be asked for."""
         pending: tuple[int, range] | None = None
         for run in self.missing():
+            if run.state is BlockState.UNLISTED:
+                continue
             if pending and pending[0] == run.layer_index and pending[1].stop == run.first:
                 pending = (run.layer_index, range(pending[1].start, run.end))
                 continue
@@ -214,6 +257,9 @@ class TrackLedger:
     def unconfirmed(self) -> int:
         """Return how many wanted layers no manifest has listed yet."""
         return sum(not row.confirmed for row in self._rows.values())
+
+
+_SETTLED: Final = (BlockState.VERIFIED, BlockState.UNLISTED)
 
 
 def _leading(states: bytearray) -> int:

@@ -1,9 +1,10 @@
 """Obtaining the manifest of a publication, and following its versions.
 
 The signed track is asked for first. Only when it exists neither for SUBSCRIBE nor for FETCH is
-the plain one used, so that whoever can refuse one request cannot strip a signature. The plain
-track is joined live with a fill of its newest version; a refused subscription (the publisher
-has left) becomes a FETCH of the same range.
+the plain one used, so that whoever can refuse one request cannot strip a signature; and where
+authenticity is demanded, the plain one is never used. A track is joined live with a fill of its
+newest version; a refused subscription (the publisher has left) becomes a FETCH of the same range.
+What the versions say is the business of `kvcs.client.manifest_versions`.
 
 Source:
     KVCS, "Manifest Track" and "Retrieval during Production".
@@ -13,23 +14,23 @@ import asyncio
 from collections.abc import Callable
 
 from kvcs.client.config import ConsumerConfig
-from kvcs.client.opening import clear_payload
+from kvcs.client.manifest_versions import ManifestVersions
 from kvcs.client.recovery import Refusal, judge_refusal
 from kvcs.client.request import FetchState, Request
 from kvcs.client.signal import Signal
 from kvcs.client.source import Source
+from kvcs.cose import VerifyingKey
 from kvcs.errors import (
     DataError,
     ManifestError,
+    NotAuthentic,
     PublishDoneCode,
     RequestErrorCode,
-    UnsupportedEncoding,
+    RequestRejected,
 )
-from kvcs.kv.consistency import check_successor
-from kvcs.kv.manifest import Manifest, parse_manifest
+from kvcs.kv.manifest import Manifest
 from kvcs.kv.naming import MANIFEST, SIGNED_MANIFEST
-from kvcs.kv.sealing import TrackOpener
-from kvcs.moqt.codepoints import GroupOrder, ObjectStatus, RangeMarker
+from kvcs.moqt.codepoints import GroupOrder, RangeMarker
 from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.parameters import FillParameters, Parameters
@@ -52,7 +53,6 @@ class ManifestTrack:
 
     Attributes:
         source: As given.
-        latest: The newest version, or None.
         is_final: No newer version will come from this peer.
     """
 
@@ -67,45 +67,78 @@ class ManifestTrack:
         on_error: Callable[[DataError, bool], None],
     ) -> None:
         self.source = source
-        self.latest: Manifest | None = None
         self.is_final = False
         self._config = config
         self._signal = signal
-        self._check = check
         self._on_manifest = on_manifest
         self._on_error = on_error
-        self._version = -1
+        self._versions = ManifestVersions(
+            source.name,
+            config,
+            check=check,
+            on_manifest=self._receive_manifest,
+            on_refused=self._refuse,
+        )
+        self._track = MANIFEST
         self._is_stalled = False
-        keys = config.object_keys
-        self._opener = None if keys is None else TrackOpener(keys, source.name.track(MANIFEST))
-        self._error: DataError | None = None
         self._request: Request | None = None
 
     async def open(self) -> Manifest:
         """Ask for the manifest and wait for its first version.
 
         Raises:
-            UnsupportedEncoding: The publication signs its manifest.
+            NotAuthentic: Nobody who is trusted signed the manifest, or nobody is trusted and the
+                publication signs its manifest.
             RequestRejected: The peer has no such publication, or refuses to give it.
             DataError: The manifest is not one, or is that of another publication.
             KvcsError: The session ended.
         """
-        await self._refuse_signed()
+        if self._config.trusted_producers is None and not self._config.allow_unverified:
+            await self._refuse_signed()
+            absence = await self._obtain(MANIFEST)
+        else:
+            absence = await self._obtain(SIGNED_MANIFEST)
+            if absence is not None and self._config.trusted_producers is not None:
+                await self._refuse_unsigned()
+            elif absence is not None:
+                absence = await self._obtain(MANIFEST)
+        if absence is not None:
+            raise absence
+        assert self.latest is not None
+        return self.latest
+
+    async def _obtain(self, track: bytes) -> RequestRejected | None:
+        """Ask for one of the two tracks; return why not when it exists for no request at all."""
+        self._track = track
+        self._versions.is_signed = track == SIGNED_MANIFEST
         request = self._request = self._subscribe()
         await self._signal.until(lambda: request.is_answered)
         if request.accepted is None:
-            await self._fetch_instead(request)
+            absence = await self._fetch_instead(request)
+            if absence is not None:
+                return absence
         elif request.largest is not None:
             await self._await_fill(request, request.largest)
         await self._signal.until(lambda: self._has_outcome or request.is_over)
+        await self._until_parsed()
         if self.latest is None:
-            raise self._error or request.error or ManifestError("the manifest never arrived")
-        return self.latest
+            error = self._versions.error or request.error
+            raise error or ManifestError("the manifest never arrived")
+        return None
 
     def resume(self, earlier: "ManifestTrack") -> None:
         """Go on from what another peer said about the same publication."""
-        self.latest = earlier.latest
-        self._version = earlier._version  # noqa: SLF001 - of the same class
+        self._versions.resume(earlier._versions)  # noqa: SLF001 - of the same class
+
+    @property
+    def latest(self) -> Manifest | None:
+        """The newest version, or None."""
+        return self._versions.latest
+
+    @property
+    def key(self) -> VerifyingKey | None:
+        """Who signed it, where a signature was demanded and verified."""
+        return self._versions.key
 
     async def follow(self) -> None:
         """Take newer versions until no more can come; fetch what was lost or stays away.
@@ -122,10 +155,10 @@ class ManifestTrack:
             )
             request.aborted_groups.clear()
             was_stalled, self._is_stalled = self._is_stalled, False
-            before = self._version
+            before = self._versions.version
             if request.error is None and not self._is_complete:
                 await self._fetch(LocationFilter.relative_start(1))
-            is_fruitless = self._version == before and (was_stalled or request.is_over)
+            is_fruitless = self._versions.version == before and (was_stalled or request.is_over)
             fruitless = fruitless + 1 if is_fruitless else 0
             if _has_ended(request) or fruitless >= self._config.max_attempts:
                 self.is_final = True
@@ -140,6 +173,7 @@ class ManifestTrack:
 
     def close(self) -> None:
         """Cancel the subscription unless it is over."""
+        self._versions.close()
         if self._request is not None:
             self._request.close()
 
@@ -154,7 +188,7 @@ class ManifestTrack:
 
     @property
     def _has_outcome(self) -> bool:
-        return self.latest is not None or self._error is not None
+        return self._versions.has_outcome
 
     async def _refuse_signed(self) -> None:
         """Make sure that there is no signed manifest (never fall back for another reason)."""
@@ -170,9 +204,10 @@ class ManifestTrack:
             for request in requests:
                 await self._signal.until(lambda request=request: request.is_answered)
                 if request.accepted is not None:
-                    raise UnsupportedEncoding(
-                        "the publication signs its manifest, and signed manifests are not "
-                        "supported yet"
+                    raise NotAuthentic(
+                        "untrusted",
+                        "the publication signs its manifest, and no producer is trusted here: "
+                        "the public key of its producer is needed",
                     )
                 if request.rejected is None:
                     raise request.error or ManifestError("the request for the manifest was ended")
@@ -182,6 +217,25 @@ class ManifestTrack:
             for request in requests:
                 request.close()
 
+    async def _refuse_unsigned(self) -> None:
+        """Tell a publication that does not sign its manifest from one that is not there."""
+        request = Request.fetch_range(
+            self.source.connection,
+            self.source.name.track(MANIFEST),
+            self._parameters(LocationFilter.relative_start(1)),
+            signal=self._signal,
+            receiver=_Nobody(),
+        )
+        try:
+            await self._signal.until(lambda: request.is_answered)
+        finally:
+            request.close()
+        if request.accepted is not None:
+            raise NotAuthentic(
+                "unsigned",
+                "the publication does not sign its manifest, and only signed ones are trusted",
+            )
+
     def _subscribe(self) -> Request:
         fill = FillParameters(
             location_filter=LocationFilter.relative_start(1),
@@ -189,7 +243,7 @@ class ManifestTrack:
         )
         return Request.subscribe(
             self.source.connection,
-            self.source.name.track(MANIFEST),
+            self.source.name.track(self._track),
             self._parameters(LocationFilter.next_object(), fill),
             signal=self._signal,
             receiver=self,
@@ -204,35 +258,45 @@ class ManifestTrack:
         await self._signal.until(
             lambda: self._has_outcome or request.is_over or request.fetch is not FetchState.OPEN
         )
+        await self._until_parsed()
         if not self._has_outcome:
             group, last = largest.group_id, largest.object_id
             await self._fetch(LocationFilter.absolute_range(group, 0, 0, last))
 
-    async def _fetch_instead(self, request: Request) -> None:
+    async def _fetch_instead(self, request: Request) -> RequestRejected | None:
+        """Fetch what cannot be subscribed to; return why not when it does not exist at all."""
         if request.rejected is None:
             raise request.error or ManifestError("the request for the manifest was ended")
         if judge_refusal(request.rejected.code, subscribing=True) is not Refusal.FETCH_INSTEAD:
             raise request.rejection()
         fetch = await self._fetch(LocationFilter.relative_start(1))
-        self.is_final = True
         if fetch.rejected is not None and not self._has_outcome:
+            codes = {request.rejected.code, fetch.rejected.code}
+            if codes == {RequestErrorCode.DOES_NOT_EXIST}:
+                return fetch.rejection()
             raise fetch.rejection()
+        self.is_final = True
+        return None
 
     async def _fetch(self, location_filter: LocationFilter) -> Request:
-        """Fetch, and wait until the stream ended or the request failed."""
+        """Fetch, and wait until the stream ended or the request failed, and all is parsed."""
         parameters = self._parameters(location_filter)
         request = Request.fetch_range(
             self.source.connection,
-            self.source.name.track(MANIFEST),
+            self.source.name.track(self._track),
             parameters,
             signal=self._signal,
             receiver=self,
         )
         try:
             await self._signal.until(lambda: request.is_over)
+            await self._until_parsed()
         finally:
             request.close()
         return request
+
+    async def _until_parsed(self) -> None:
+        await self._signal.until(lambda: not self._versions.is_busy)
 
     def _parameters(
         self, location_filter: LocationFilter, fill: FillParameters | None = None
@@ -246,37 +310,20 @@ class ManifestTrack:
         )
 
     def receive_object(self, obj: Object, *, is_fetch: bool) -> None:
-        """Take one version; an older one that comes late is ignored."""
+        """Take one version."""
         del is_fetch
-        is_version = obj.status is ObjectStatus.NORMAL and obj.object_id == 0
-        if not is_version or obj.group_id <= self._version:
-            return
-        try:
-            payload = clear_payload(obj, self._opener, self._config.key_id_property)
-            manifest = parse_manifest(payload, self._config.manifest_limits)
-        except DataError as error:
-            self._refuse(error, discards=False)
-            return
-        try:
-            self._check(manifest)
-            if self.latest is not None:
-                check_successor(self.latest, manifest)
-        except DataError as error:
-            self._refuse(error, discards=True)
-            return
-        self._version = obj.group_id
-        self.latest = manifest
-        self._signal.set()
-        self._on_manifest(manifest)
+        self._versions.receive(obj)
 
     def receive_marker(self, marker: RangeMarker, location: Location) -> None:
         """Ignore what the peer says about older versions."""
 
-    def _refuse(self, error: DataError, *, discards: bool) -> None:
-        if self.latest is None:
-            self._error = error
-            self._signal.set()
-        else:
+    def _receive_manifest(self, manifest: Manifest) -> None:
+        self._signal.set()
+        self._on_manifest(manifest)
+
+    def _refuse(self, error: DataError, discards: bool) -> None:  # noqa: FBT001 - a callback
+        self._signal.set()
+        if self.latest is not None:
             self._on_error(error, discards)
 
 

@@ -5,9 +5,10 @@ when layers become whole. It asks nobody for anything: `kvcs.client.retrieval` d
 here what is left to ask for.
 
 A layer is usable on the digests that its Objects carry, since the manifest lists a layer only
-some layers later. The prefix is done only when the manifest has caught up: digests that are
-listed later are compared with what was accepted, and a contradiction discards the whole
-publication. Segments whose complete manifest lists no digests need no confirmation.
+some layers later; where authenticity is demanded, it is usable when a signed manifest lists it.
+The prefix is done only when the manifest has caught up: digests that are listed later are compared
+with what was accepted, and a contradiction discards the whole publication. Segments whose complete
+manifest lists no digests need no confirmation.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from kvcs.client.intake import IntakeContext, TrackIntake
 from kvcs.client.ledger import MissingReason
 from kvcs.client.memory import Memory, Placement
 from kvcs.client.selection import Prefix, WantedSegment
+from kvcs.client.unlisted import UnlistedObjects
 from kvcs.client.verdict import (
     Counters,
     LayerArrival,
@@ -26,7 +28,7 @@ from kvcs.client.verdict import (
     missing_ranges,
     verified_prefix,
 )
-from kvcs.errors import ConfigError, DataError, KvcsError
+from kvcs.errors import ConfigError, DataError, KvcsError, NotAuthentic
 from kvcs.kv.layout import Layout
 from kvcs.kv.manifest import Manifest
 from kvcs.kv.naming import Component, PublicationName
@@ -79,11 +81,13 @@ class Outcome:
         cause: Why it ended, for blocks about which nothing else is known.
         given_up: Why single tracks were given up.
         error: What ended it early, or None.
+        signed_by: Who signed the manifest, where that was demanded.
     """
 
     cause: MissingReason
     given_up: Mapping[TrackIntake, MissingReason]
     error: KvcsError | None
+    signed_by: bytes | None = None
 
 
 class ReceivedPrefix:
@@ -125,6 +129,9 @@ class ReceivedPrefix:
         self._context: IntakeContext | None = None
         self._segments: list[tuple[WantedSegment, tuple[TrackIntake, ...]]] = []
         self._arrivals: list[LayerArrival] = []
+        self._unlisted: UnlistedObjects | None = None
+        if config.trusted_producers is not None:
+            self._unlisted = UnlistedObjects(config.max_unlisted_bytes)
 
     @property
     def blocks(self) -> int:
@@ -151,6 +158,8 @@ class ReceivedPrefix:
         for intake in self.intakes:
             intake.take_manifest(manifest)
         wanted = self._prefix.segments(manifest)
+        if self._config.trusted_producers is not None:
+            _check_listed(manifest, wanted)
         context = self._context or self._prepare(manifest, wanted)
         for segment in wanted[len(self._segments) :]:
             intakes = tuple(
@@ -171,6 +180,8 @@ class ReceivedPrefix:
         """Take nothing any more: the memory is the caller's again."""
         if self._context is not None:
             self._context.placement.close()
+        if self._unlisted is not None:
+            self._unlisted.clear()
 
     def _prepare(self, manifest: Manifest, wanted: Sequence[WantedSegment]) -> IntakeContext:
         """Fix layers, blocks and memory by the first manifest."""
@@ -190,6 +201,8 @@ class ReceivedPrefix:
             layout=layout,
             placement=Placement(self._wish.memory, layout, layers=self.layers, blocks=self.blocks),
             counters=self.counters,
+            unlisted=self._unlisted,
+            on_unlisted=self._on_unlisted,
             on_verified=self._on_verified,
             on_discard=self.discard,
         )
@@ -211,6 +224,11 @@ class ReceivedPrefix:
             self._arrivals.append(LayerArrival(layer_index=layer_index, seconds=seconds))
         self._on_change()
 
+    def _on_unlisted(self, is_whole: bool) -> None:  # noqa: FBT001 - a callback
+        self.last_progress = self._clock()
+        if is_whole:
+            self._on_change()
+
     def _view(self, component: Component, layer_index: int) -> memoryview:
         assert self._context is not None
         return self._context.placement.view(component, layer_index).toreadonly()
@@ -229,6 +247,11 @@ class ReceivedPrefix:
             return True
         has_everything = not any(intake.ledger.remaining for intake in self.intakes)
         return has_everything and not self._unplanned_blocks and not self._unconfirmed_layers
+
+    @property
+    def unlisted_objects(self) -> int:
+        """Objects that came and await the list of a signed manifest."""
+        return sum(intake.ledger.remaining - intake.ledger.lacking for intake in self.intakes)
 
     @property
     def _unplanned_blocks(self) -> int:
@@ -260,6 +283,7 @@ class ReceivedPrefix:
             payload_bytes=counters.payload_bytes,
             arrivals=tuple(self._arrivals),
             elapsed_s=self._clock() - self.started,
+            signed_by=outcome.signed_by,
         )
 
     def _missing_objects(self) -> int:
@@ -286,6 +310,20 @@ class ReceivedPrefix:
             number = len(self._segments)
             ranges += (_range(number, layer, unplanned, outcome.cause) for layer in self.layers)
         return ranges
+
+
+def _check_listed(manifest: Manifest, wanted: Sequence[WantedSegment]) -> None:
+    """Check that a segment that will change no more lists the digests of what is wanted of it.
+
+    Raises:
+        NotAuthentic: It does not, so that nothing of it could ever be used.
+    """
+    for one in wanted:
+        segment = manifest.segments[one.segment]
+        if segment.complete and not segment.object_digests.keys() >= set(map(str, one.tracks)):
+            raise NotAuthentic(
+                "unlisted", f"the signed manifest lists no digests of segment {one.segment}"
+            )
 
 
 def _range(segment: int, layer_index: int, blocks: int, reason: MissingReason) -> MissingRange:

@@ -1,11 +1,11 @@
 """One retrieval: a prefix of a publication, layer by layer, into the caller's memory.
 
 Theory of operation. Entering a `Retrieval` obtains the manifest and raises when there is
-nothing to retrieve: no such publication, other tokens, a signed manifest. From then on nothing
-raises for the network's sake. One task drives each data track (`TrackRetrieval`), one follows the
-manifest, and the retrieval watches: a layer is usable, and given by iteration in order, when all
-its blocks are verified in all wanted segments and both components. When the tracks have brought
-everything or given up, or the deadline passes, there is a verdict.
+nothing to retrieve: no such publication, other tokens, no signature of a trusted producer. From
+then on nothing raises for the network's sake. One task drives each data track (`TrackRetrieval`),
+one follows the manifest, and the retrieval watches: a layer is usable, and given by iteration in
+order, when all its blocks are verified in all wanted segments and both components. When the tracks
+have brought everything or given up, or the deadline passes, there is a verdict.
 
 Recovery goes to the other sources that the caller names, in order: the same publication at
 another peer, or another publication when both are deterministic and cut alike. Anything else
@@ -166,7 +166,9 @@ class Retrieval:
         return self._received.started + self._wish.timeout
 
     def _judge(self) -> Verdict:
-        return self._received.judge(Outcome(self._cause, self._given_up, self._error))
+        key = self._manifest.key if self._manifest is not None else None
+        signed_by = None if key is None else key.kid
+        return self._received.judge(Outcome(self._cause, self._given_up, self._error, signed_by))
 
     # The manifest.
 
@@ -345,7 +347,7 @@ class Retrieval:
         if self._verdict is not None or self._received.discarded is not None:
             return True
         return len(self._sources) == 1 and any(
-            not intake.ledger.is_whole(layer_index) for intake in self._given_up
+            intake.ledger.is_lacking(layer_index) for intake in self._given_up
         )
 
     def _is_over(self, manifest: ManifestTrack) -> bool:
@@ -353,10 +355,11 @@ class Retrieval:
         received = self._received
         if received.is_done:
             return True
-        if any(intake not in self._given_up for intake in received.intakes):
+        lacking = [intake for intake in received.intakes if intake.ledger.lacking]
+        if any(intake not in self._given_up for intake in lacking):
             return False
-        # The tracks have ended; only a newer manifest can add segments or confirm digests.
-        return manifest.is_final or any(intake.ledger.remaining for intake in received.intakes)
+        # The tracks have ended; only a newer manifest can add segments or list digests.
+        return manifest.is_final or (bool(lacking) and not received.unlisted_objects)
 
 
 def _is_interchangeable(one: Manifest, other: Manifest | None) -> bool:

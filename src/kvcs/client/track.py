@@ -107,14 +107,18 @@ class TrackRetrieval:
         """Bring what is missing; return when nothing is, or when nothing is left to try."""
         ledger = self.intake.ledger
         failures = 0
-        while ledger.remaining and failures < self._config.max_attempts:
-            before = ledger.remaining
+        while failures < self._config.max_attempts:
+            # What awaits the list of a signed manifest may still turn out to be missing.
+            await self._signal.until(lambda: ledger.lacking or not ledger.remaining)
+            if not ledger.remaining:
+                return
+            before = ledger.lacking
             self._is_stalled = False
             step = await self._step()
             await self._until_opened()
             if step is _Step.GIVE_UP:
                 return
-            if ledger.remaining < before:
+            if ledger.lacking < before:
                 failures = 0
             elif step is _Step.REPEAT:
                 failures += 1
@@ -149,7 +153,7 @@ class TrackRetrieval:
         return wanted.wanted_blocks == wanted.blocks and len(layers) == self.intake.layers
 
     def _is_settled(self) -> bool:
-        return not self.intake.ledger.remaining or self._is_stalled
+        return not self.intake.ledger.lacking or self._is_stalled
 
     async def _step(self) -> _Step:
         if self.intake.segment.complete or self._must_fetch:
@@ -163,7 +167,7 @@ class TrackRetrieval:
         """Subscribe with fill, and stay until the track ends, breaks or is whole."""
         if self._live is not None:
             self._live.close()
-        first_layer = next(self.intake.ledger.missing()).layer_index
+        first_layer = next(self.intake.ledger.holes())[0]
         receiver = _TrackReceiver(
             self.intake, self._opening, Location(first_layer, 0), filtered=self._is_filtered
         )
@@ -214,15 +218,17 @@ class TrackRetrieval:
             await self._signal.until(lambda: request.is_delivered or self._is_settled(), left)
 
     async def _stay(self, request: Request) -> _Step:
-        """Take live Objects until nothing more comes; fetch Groups whose stream was reset."""
+        """Take live Objects until nothing more comes; fetch what was reset, or returned."""
+        aborted, returned = request.aborted_groups, self.intake.returned
         while True:
             await self._signal.until(
-                lambda: request.is_over or request.aborted_groups or self._is_settled()
+                lambda: request.is_over or aborted or returned or self._is_settled()
             )
-            if self._is_settled() or not request.aborted_groups:
+            if self._is_settled() or not (aborted or returned):
                 break
-            layers = sorted(request.aborted_groups.intersection(self.intake.ledger.layers))
-            request.aborted_groups.clear()
+            layers = sorted((aborted | returned).intersection(self.intake.ledger.layers))
+            aborted.clear()
+            returned.clear()
             for layer_index in layers:
                 await self._fetch_layers((layer_index,))
         if self._is_stalled:
@@ -248,12 +254,13 @@ class TrackRetrieval:
     async def _fetch_missing(self) -> _Step:
         """Fetch exactly what is missing, all layers at once or window by window."""
         ledger = self.intake.ledger
-        lacking = [layer for layer in ledger.layers if not ledger.is_whole(layer)]
+        lacking = [layer for layer in ledger.layers if ledger.is_lacking(layer)]
         for layers in self._slots.windows(lacking):
             step = await self._fetch_layers(layers)
             if step is not _Step.REPEAT:
                 return step
-        if all(run.state is BlockState.NON_EXISTENT for run in ledger.missing()):
+        futile = (BlockState.NON_EXISTENT, BlockState.UNLISTED)
+        if ledger.lacking and all(run.state in futile for run in ledger.missing()):
             return _Step.GIVE_UP
         return _Step.REPEAT
 

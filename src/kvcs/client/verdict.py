@@ -91,7 +91,8 @@ class Verdict:
         unconfirmed_layers: Verified layers of single tracks whose digests no manifest ever
             listed, although the publication lists digests; `complete` is then false.
         padding: Objects of a sealed publication that only hide how many blocks there are.
-        authenticated: True only under a verified signature, which this version cannot give.
+        signed_by: Key identifier of the producer under whose signature every verified Object was
+            checked, or None where that was not demanded.
         error: What ended the retrieval early, or None.
         verified, rejected, duplicate, excess, missing_objects: Counts of Objects.
         verified_bytes: Data octets that were verified and put in place.
@@ -119,8 +120,13 @@ class Verdict:
     payload_bytes: int
     arrivals: tuple[LayerArrival, ...]
     elapsed_s: float
-    authenticated: bool = False
     padding: int = 0
+    signed_by: bytes | None = None
+
+    @property
+    def authenticated(self) -> bool:
+        """Whether what was verified is what a trusted producer signed, and nobody else could."""
+        return self.signed_by is not None
 
     @property
     def first_layer_s(self) -> float | None:
@@ -183,6 +189,7 @@ _REASONS: Final = {
     BlockState.UNKNOWN: MissingReason.UNKNOWN,
     BlockState.TIMED_OUT: MissingReason.TIMED_OUT,
     BlockState.RESET: MissingReason.RESET,
+    BlockState.UNLISTED: MissingReason.UNLISTED,
 }
 # Gravest first: what a person must act on before what time may heal.
 _GRAVITY: Final = {reason: rank for rank, reason in enumerate(MissingReason)}
