@@ -25,10 +25,9 @@ async def relay(network, port, *parents, limits=None, seed=0, **settings):
     config = RelayConfig(
         tls=ServerTls(certificate_file="", private_key_file=""),
         port=port,
-        authorize=allow_all,
         limits=limits or RelayLimits(),
         upstream=tuple(url(parent) for parent in parents),
-        **{"transport": LINK, **settings},
+        **{"transport": LINK, "authorize": allow_all, **settings},
     )
     async with Relay(config, transport=network, rng=random.Random(1000 * seed + port)) as it:
         yield it

@@ -34,6 +34,7 @@ class Wanted:
         blocks: The first so many blocks, or None for all.
         wait: Wait until the publication appears.
         destination: Where to write it, or None.
+        index: File with an index of publications, or None to ask relays.
     """
 
     member: Member
@@ -43,6 +44,7 @@ class Wanted:
     blocks: int | None
     wait: bool
     destination: Path | None
+    index: Path | None = None
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ import click
 
 from kvcs.cli._connection import connect_config
 from kvcs.cli._errors import NotFound, Unwritable
+from kvcs.cli._index import FileIndex
 from kvcs.cli._keys import load_member, member_options
 from kvcs.cli._options import (
     INPUT_FILE,
@@ -32,7 +33,7 @@ from kvcs.cli._publication import (
 )
 from kvcs.cli._ranges import LAYERS
 from kvcs.cli._runtime import run
-from kvcs.cli._search import NotAppeared, find
+from kvcs.cli._search import DISCOVERY_WAIT, NotAppeared, find
 from kvcs.cli._taking import Taking, Wanted
 from kvcs.client import (
     Candidate,
@@ -57,6 +58,12 @@ __all__ = ("fetch",)
 @option("--compat", type=INPUT_FILE, help="JSON object with the descriptor (kvcs inspect --json).")
 @option("--layers", type=LAYERS, help="Layers, inclusive, such as 0-14 or 3; by default all.")
 @option("--blocks", type=click.IntRange(min=1), help="Only the first so many blocks.")
+@option(
+    "--index",
+    type=INPUT_FILE,
+    help="Index of publications (kvcs publish --index): exact ones are asked for, and no relay "
+    "learns which prefixes were looked for.",
+)
 @option(
     "--wait",
     is_flag=True,
@@ -156,7 +163,12 @@ async def _fetch(
             name = await find(connection, scope_key, reference, deadline=deadline, wait=wanted.wait)
             async with asyncio.timeout_at(deadline):
                 wanted = await _completed(connection, name, scope_key, wanted)
-        consumer = Consumer(connection, scope_key=scope_key, descriptor=wanted.descriptor)
+        consumer = Consumer(
+            connection,
+            scope_key=scope_key,
+            descriptor=wanted.descriptor,
+            index=None if wanted.index is None else FileIndex(wanted.index),
+        )
         candidates = await _candidates(consumer, name, wanted, deadline)
         for candidate in candidates:
             taking = Taking(output, wanted, candidate)
@@ -198,9 +210,12 @@ async def _candidates(
         return [consumer.candidate(name, wanted.tokens)]
     loop = asyncio.get_running_loop()
     patience = deadline - loop.time()
+    # An index answers at once: waiting for the publication means to look again.
+    pause = 0.0 if wanted.index is None else DISCOVERY_WAIT
     while not (found := await consumer.discover(wanted.tokens, timeout=deadline - loop.time())):
         if not wanted.wait:
             raise NotFound("no publication of these tokens is known there")
         if loop.time() >= deadline:
             raise NotAppeared("a publication of these tokens", patience)
+        await asyncio.sleep(pause)
     return found

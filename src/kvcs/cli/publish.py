@@ -10,9 +10,11 @@ import click
 
 from kvcs.cli._connection import connect_config
 from kvcs.cli._errors import ExitCode, Incomplete
+from kvcs.cli._index import add_to_index
 from kvcs.cli._keys import Member, load_member, member_options
 from kvcs.cli._options import (
     INPUT_FILE,
+    OUTPUT_FILE,
     Command,
     RelaySettings,
     connection_options,
@@ -39,6 +41,7 @@ class _Settings:
     exit_when_delivered: bool
     push: bool
     hold: Hold
+    index: Path | None
 
 
 @click.command(cls=Command)
@@ -61,6 +64,11 @@ class _Settings:
     type=click.Choice([hold.value for hold in Hold]),
     default=Hold.ALL.value,
     help="What stays available here: everything, each layer until it is delivered, or nothing.",
+)
+@option(
+    "--index",
+    type=OUTPUT_FILE,
+    help="File to add the publication to, for kvcs fetch --index; made if it is not there.",
 )
 @connection_options
 @pass_output
@@ -109,7 +117,8 @@ async def _publish(output: Output, file: Path, relay: RelaySettings, settings: _
         if not await unless(stopped, _connected(connection, relay.timeout)):
             return ExitCode.INTERRUPTED
         async with publisher.publication(cache.tokens) as publication:
-            if not await unless(stopped, _publish_layers(output, cache, publication, relay.url)):
+            work = _publish_layers(output, cache, publication, relay.url, settings.index)
+            if not await unless(stopped, work):
                 return ExitCode.INTERRUPTED
             await _stay(output, publication, stopped, settings)
     return ExitCode.DONE
@@ -153,9 +162,11 @@ def _attaching(output: Output, publisher: Publisher) -> Callable[[Connection], N
 
 
 async def _publish_layers(
-    output: Output, cache: CacheFile, publication: Publication, url: str
+    output: Output, cache: CacheFile, publication: Publication, url: str, index: Path | None
 ) -> None:
     segment = await publication.add_segment()
+    if index is not None:
+        add_to_index(index, publication.name, publication.block_keys)
     namespace = str(publication.name.namespace())
     address = f"{url.partition('#')[0]}#kvcs:"
     size_bytes = sum(k.nbytes + v.nbytes for k, v in cache.layers.values())

@@ -3,6 +3,7 @@
 from kvcs.client.config import ConsumerConfig, Hold, PublisherConfig
 from kvcs.client.consumer import Consumer
 from kvcs.client.discovery import Candidate
+from kvcs.client.index import IndexEntry, PublicationIndex
 from kvcs.client.memory import HostMemory, Memory
 from kvcs.client.publication import BudgetExceeded, Publication
 from kvcs.client.publisher import Publisher
@@ -18,12 +19,14 @@ __all__ = (
     "ConsumerConfig",
     "Hold",
     "HostMemory",
+    "IndexEntry",
     "Layer",
     "LayerArrival",
     "Memory",
     "MissingRange",
     "MissingReason",
     "Publication",
+    "PublicationIndex",
     "PublishedSegment",
     "Publisher",
     "PublisherConfig",

@@ -2,9 +2,12 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Final
 
 from kvcs.client.config import ConsumerConfig
 from kvcs.client.discovery import Candidate, Discovery
+from kvcs.client.index import PublicationIndex, sorted_entries
 from kvcs.client.manifest_track import ManifestTrack
 from kvcs.client.memory import HostMemory, Memory
 from kvcs.client.received import Wish
@@ -23,6 +26,9 @@ from kvcs.names import TrackNamespace
 
 __all__ = ("Consumer",)
 
+# Of a publication whose manifest cannot be had: not complete, not even a layer of it known.
+_NOTHING: Final = (False, -1)
+
 
 class Consumer:
     """Takes KV caches from a relay, or from a publisher itself.
@@ -34,6 +40,7 @@ class Consumer:
             retrieved whose manifest says what they hold.
         config: Settings.
         others: Further sessions, for recovery; the same publication is asked for there.
+        index: Where publications are looked up instead of asking relays about prefixes.
     """
 
     def __init__(
@@ -44,12 +51,14 @@ class Consumer:
         descriptor: Descriptor | None = None,
         config: ConsumerConfig | None = None,
         others: Sequence[Connection] = (),
+        index: PublicationIndex | None = None,
     ) -> None:
         self._connection = connection
         self._scope_key = scope_key
         self._descriptor = descriptor
         self._config = config or ConsumerConfig()
         self._others = tuple(others)
+        self._index = index
         # Two searches at once could ask for one prefix twice, which a peer must refuse.
         self._searching = asyncio.Lock()
         self.ignored_namespaces = 0
@@ -90,6 +99,9 @@ class Consumer:
         `timeout` passes first, what was found until then is returned, as far ranked as is
         known. Whoever looks for a short prefix of a long prompt says so with `blocks`.
 
+        With an index, nothing but the index is asked, and of the publications that it names those
+        are returned whose manifest can be had: a relay sees no prefix, only exact publications.
+
         Args:
             tokens: The prompt.
             blocks: Most blocks to look for; None for all complete ones.
@@ -97,17 +109,19 @@ class Consumer:
 
         Raises:
             RequestRejected: The peer refused to tell.
-            KvcsError: The session ended.
+            KvcsError: The session ended, or the index cannot be asked.
         """
         keys = self.block_keys(tokens)
         descriptor, profile = self._needed_descriptor(), self._config.profile
         scope_id = profile.scope_id(self._scope_key)
         compatibility_id = profile.compatibility_id(self._scope_key, descriptor)
         longest = len(keys) if blocks is None else min(blocks, len(keys))
+        deadline = asyncio.get_running_loop().time() + timeout
+        if self._index is not None:
+            return await self._indexed(self._index, keys, longest, deadline)
         prefixes = candidate_prefixes(scope_id, compatibility_id, keys[:longest])
         covered = list(zip(range(longest, 0, -1), prefixes, strict=True))
         search = Discovery(self._connection, covered, self._config)
-        deadline = asyncio.get_running_loop().time() + timeout
         try:
             async with asyncio.timeout_at(deadline), self._searching:
                 found = await search.run()
@@ -207,18 +221,65 @@ class Consumer:
             raise KeyMismatch("the publication is of another model than the consumer's")
         check_anchor(manifest, name, keys)
 
+    async def _indexed(
+        self,
+        index: PublicationIndex,
+        keys: tuple[BlockKey, ...],
+        longest: int,
+        deadline: float,
+    ) -> list[Candidate]:
+        """Return what the index names and is there, of the most blocks; nothing is probed."""
+        profile = self._config.profile
+        try:
+            async with asyncio.timeout_at(deadline):
+                said = await index.look_up(keys[:longest])
+        except TimeoutError:
+            return []
+        entries = sorted_entries(
+            said,
+            profile.scope_id(self._scope_key),
+            profile.compatibility_id(self._scope_key, self._needed_descriptor()),
+            blocks=longest,
+        )
+        self.ignored_namespaces += len(said) - len(entries)
+        for blocks, group in groupby(entries, key=lambda entry: entry.blocks):
+            named = [
+                Candidate(
+                    name=entry.name,
+                    blocks=blocks,
+                    keys=keys,
+                    # Of a longer publication only the index knows how it begins.
+                    is_vouched=entry.name.anchor_key != keys[blocks - 1],
+                )
+                for entry in group
+            ]
+            if there := await self._there(named, deadline):
+                return there
+        return []
+
+    async def _there(self, candidates: list[Candidate], deadline: float) -> list[Candidate]:
+        """Return the candidates whose manifest can be had in time, best first."""
+        progress = await self._progress_of(candidates, deadline)
+        there = [each for each in candidates if progress.get(each.name, _NOTHING) != _NOTHING]
+        return sorted(there, key=lambda each: progress[each.name], reverse=True)
+
     async def _ranked(self, candidates: list[Candidate], deadline: float) -> list[Candidate]:
         """Order publications of one prefix by how much of them is known to be there in time."""
         if len(candidates) < 2:
             return candidates
+        progress = await self._progress_of(candidates, deadline)
+        return sorted(candidates, key=lambda c: progress.get(c.name, _NOTHING), reverse=True)
+
+    async def _progress_of(
+        self, candidates: list[Candidate], deadline: float
+    ) -> dict[PublicationName, tuple[bool, int]]:
+        """Ask for the manifests of the first candidates, all at once."""
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(self._progress(candidate, deadline))
                 for candidate in candidates[: self._config.max_ranked]
             ]
-        progress = {task.result()[0]: task.result()[1:] for task in tasks}
-        nothing = (False, -1)
-        return sorted(candidates, key=lambda c: progress.get(c.name, nothing), reverse=True)
+        return {task.result()[0]: task.result()[1:] for task in tasks}
 
     async def _progress(
         self, candidate: Candidate, deadline: float
@@ -238,7 +299,7 @@ class Consumer:
             async with asyncio.timeout_at(min(patience, deadline)):
                 manifest = await track.open()
         except (KvcsError, TimeoutError):
-            return name, False, -1
+            return name, *_NOTHING
         finally:
             track.close()
         listed = [

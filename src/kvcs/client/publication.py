@@ -177,6 +177,11 @@ class Publication:
         return self._manifest if self._tracks is None else self._tracks.manifest
 
     @property
+    def block_keys(self) -> tuple[BlockKey, ...]:
+        """Block Keys of the blocks that segments cover so far, for an index."""
+        return self._keys[: self.manifest.blocks]
+
+    @property
     def blocks_left(self) -> int:
         """Blocks of the tokens that no segment covers yet."""
         return len(self._keys) - self.manifest.blocks
