@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from kvcs.client import Consumer, PublisherConfig
+from kvcs.client.layer_encoding import LayerSeal, encode_layer
 from kvcs.client.published import PublishedTracks
 from kvcs.endpoint.connect import connect
 from kvcs.endpoint.serve import ServeConfig, serve
@@ -19,6 +20,7 @@ from kvcs.kv import (
     KVSP_PROVISIONAL,
     MANIFEST,
     RAW,
+    SIGNED_MANIFEST,
     BlockPlace,
     Component,
     Descriptor,
@@ -28,6 +30,7 @@ from kvcs.kv import (
     PublicationName,
     ScopeKey,
     encode_payload,
+    publisher_priority,
 )
 from kvcs.moqt.codepoints import GroupOrder, ObjectStatus
 from kvcs.moqt.session import events as ev
@@ -78,7 +81,12 @@ def payload(component, layer_index, block, /, data=None, **changes):
     if data is None:
         size = LAYOUT.data_bytes(component, layer_index)
         data = tensor(component, layer_index)[block * size :][:size]
-    place = BlockPlace(
+    return encode_payload(replace(place(component, layer_index, block), **changes), data)
+
+
+def place(component, layer_index, block):
+    """What the Object of one block is."""
+    return BlockPlace(
         component=component,
         codec=RAW.number,
         layer_index=layer_index,
@@ -86,7 +94,6 @@ def payload(component, layer_index, block, /, data=None, **changes):
         token_start=block * BLOCK_TOKENS,
         token_count=BLOCK_TOKENS,
     )
-    return encode_payload(replace(place, **changes), data)
 
 
 @dataclass
@@ -97,8 +104,9 @@ class Copy:
     tracks: dict[bytes, list[Object]] = field(default_factory=dict)
 
     @classmethod
-    def genuine(cls, *, publication_id=b"p" * 16, layers=LAYERS):
+    def genuine(cls, *, publication_id=b"p" * 16, layers=LAYERS, config=None):
         """A copy of a publication of which `layers` are published."""
+        config = config or PublisherConfig()
         compatibility_id = KVSP_PROVISIONAL.compatibility_id(SCOPE_KEY, DESCRIPTOR)
         keys = KVSP_PROVISIONAL.block_keys(
             SCOPE_KEY, compatibility_id, TOKENS, block_tokens=BLOCK_TOKENS
@@ -109,16 +117,33 @@ class Copy:
             anchor_key=keys[-1],
             publication_id=publication_id,
         )
-        published = PublishedTracks(name, Manifest(compat=DESCRIPTOR), PublisherConfig())
+        published = PublishedTracks(name, Manifest(compat=DESCRIPTOR), config)
         published.add_segment(keys)
         published.publish_manifest(now=0.0)
         for layer_index in range(layers):
             payloads = {
-                track: [payload(track.component, layer_index, b) for b in range(BLOCKS)]
+                track: cls.layer(published, track, layer_index)
                 for track in published.track_names(0)
             }
             published.add_layer(0, layer_index, payloads, now=0.0)
         return cls(name, {n: list(t.store.objects()) for n, t in published.tracks.items()})
+
+    @staticmethod
+    def layer(published, track, layer_index):
+        """Payloads and digests of one layer of one track, sealed if the publication is."""
+        sealer = published.tracks[track.format()].sealer
+        priority = publisher_priority(layer_index, LAYERS)
+        padding = published._config.objects_of(BLOCKS) - BLOCKS
+        seal = None if sealer is None else LayerSeal(sealer, priority, padding)
+        size = LAYOUT.data_bytes(track.component, layer_index)
+        data = tensor(track.component, layer_index)
+        blocks = [(data[block * size :][:size],) for block in range(BLOCKS)]
+        return encode_layer(place(track.component, layer_index, 0), blocks, seal)
+
+    @property
+    def manifest_name(self):
+        """The name of its one manifest track."""
+        return SIGNED_MANIFEST if SIGNED_MANIFEST in self.tracks else MANIFEST
 
     @cached_property
     def namespace(self):
@@ -151,7 +176,7 @@ class Copy:
 
     def manifest(self, data, version=-1):
         """Put other octets in the place of one version of the manifest."""
-        objects = self.tracks[MANIFEST]
+        objects = self.tracks[self.manifest_name]
         objects[version] = objects[version]._replace(payload=data)
 
 
@@ -291,6 +316,7 @@ class Liar:
             group_id=objects[0].group_id,
             subgroup_id=0,
             publisher_priority=objects[0].publisher_priority,
+            has_properties=any(obj.properties for obj in objects),
         )
         stream_id = session.open_subgroup(request_id, header, priority=4, now=now)
         for obj in objects:
@@ -413,7 +439,7 @@ class LiveLiar(Liar):
 
     def is_old(self, track, obj):
         # Manifest versions come with the segment and after layers 1, 2 and 4.
-        return obj.group_id < self.joined + (track.name == MANIFEST)
+        return obj.group_id < self.joined + (track.name in (MANIFEST, SIGNED_MANIFEST))
 
     def answer_subscribe(self, connection, event, objects):
         if objects is None:

@@ -18,6 +18,7 @@ from tests.attacks.liar import (
 
 from kvcs.kv import MANIFEST
 from kvcs.moqt.codepoints import ObjectStatus
+from kvcs.moqt.wire.properties import EMPTY_PROPERTIES
 from kvcs.names import Location
 from kvcs.testing import LinkProfile, MemoryNetwork, run
 
@@ -111,7 +112,7 @@ def add_an_object(chance, copy):
 def end_somewhere(chance, copy):
     track, obj = one_object(chance, copy)
     status = chance.choice([ObjectStatus.END_OF_GROUP, ObjectStatus.END_OF_TRACK])
-    copy.replace(track, obj, status=status, payload=b"")
+    copy.replace(track, obj, status=status, payload=b"", properties=EMPTY_PROPERTIES)
 
 
 # Lies in the manifest.
