@@ -9,11 +9,12 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.integration.test_cli import first_line, free_port, process
 
-from kvcs.client import Consumer, Publisher
+from kvcs.client import Consumer, ConsumerConfig, Publisher, PublisherConfig
 from kvcs.endpoint.certificate import create_dev_certificate
 from kvcs.endpoint.connect import ConnectConfig, connect
 from kvcs.engines.file import SAMPLE_CACHE
 from kvcs.kv import Component, Descriptor, Dtype, Layout, ScopeKey
+from kvcs.kv.sealing import ObjectKey, ObjectKeys
 from kvcs.transport.interface import ClientTls, TransportConfig
 
 pytestmark = pytest.mark.timeout(120)
@@ -131,9 +132,9 @@ async def publish(segment, layers):
         await segment.publish_layer(layer_index, k, v)
 
 
-async def take(connection, candidate=None, *, within=PATIENCE):
+async def take(connection, candidate=None, *, within=PATIENCE, config=None):
     """Take a publication; every layer that is usable is right."""
-    consumer = Consumer(connection, scope_key=SCOPE_KEY, descriptor=DESCRIPTOR)
+    consumer = Consumer(connection, scope_key=SCOPE_KEY, descriptor=DESCRIPTOR, config=config)
     if candidate is None:
         (candidate, *_) = await consumer.discover(TOKENS)
     else:
@@ -145,13 +146,13 @@ async def take(connection, candidate=None, *, within=PATIENCE):
     return retrieval.verdict
 
 
-async def publish_through(relay, layers=LAYERS):
+async def publish_through(relay, layers=LAYERS, *, sealed=None, opening=None):
     """Publish to a consumer until the relay has all of it on disk; return the name."""
     async with relay.connect() as source, relay.connect() as sink:
-        publisher = Publisher(source, scope_key=SCOPE_KEY, descriptor=DESCRIPTOR)
+        publisher = Publisher(source, scope_key=SCOPE_KEY, descriptor=DESCRIPTOR, config=sealed)
         async with publisher.publication(TOKENS) as publication:
             segment = await publication.add_segment(BLOCKS)
-            taking = asyncio.create_task(take(sink, publication.name))
+            taking = asyncio.create_task(take(sink, publication.name, config=opening))
             await relay.until(lambda it: it["upstream_subscriptions"] == 3)
             await publish(segment, range(layers))
             if layers == LAYERS:
@@ -183,6 +184,29 @@ async def test_killed_relay_lists_and_serves_the_publication_again(relay):
     assert statistics["bytes_in"] == 0
     assert statistics["disk_objects_read"] >= DATA_OBJECTS
     assert statistics["disk_hits"] > 0
+
+
+async def test_sealed_objects_are_opened_after_they_were_on_disk(relay):
+    key = ObjectKey(key_id=7, secret=bytes(range(16)))
+    sealed = PublisherConfig(object_key=key, pad_segment_blocks=4)
+    opening = ConsumerConfig(object_keys=ObjectKeys([key]), open_threshold_bytes=50_000)
+    async with asyncio.timeout(PATIENCE):
+        async with relay.running():
+            await publish_through(relay, sealed=sealed, opening=opening)
+            await relay.until(lambda it: it["disk_complete_tracks"] >= 2)
+        data = b"".join(path.read_bytes() for path in relay.directory.rglob("*") if path.is_file())
+
+        async with relay.running(), relay.connect() as late:
+            verdict = await take(late, config=opening)
+            statistics = await relay.statistics()
+
+    assert verdict.complete
+    assert (verdict.verified, verdict.padding) == (DATA_OBJECTS, 2 * LAYERS)
+    assert statistics["bytes_in"] == 0
+    assert len(data) > DATA_OBJECTS * Layout(DESCRIPTOR).data_bytes(Component.K, 0)
+    for layer_index in range(LAYERS):
+        assert tensor(Component.K, layer_index)[:30] not in data
+    assert b"block_keys_sha256" not in data
 
 
 async def test_files_damaged_while_the_relay_was_down_are_never_served(relay):

@@ -28,7 +28,15 @@ from kvcs.moqt.codepoints import PropertyType
 from kvcs.moqt.wire.object import Object
 from kvcs.names import FullTrackName
 
-__all__ = ("Opened", "Opening", "TrackOpening", "clear_payload", "key_id_of", "sealed_payload")
+__all__ = (
+    "Opened",
+    "Opening",
+    "TrackOpening",
+    "WaitingObject",
+    "clear_payload",
+    "key_id_of",
+    "sealed_payload",
+)
 
 
 def key_id_of(obj: Object, key_id_property: int) -> int | None:
@@ -92,7 +100,17 @@ class Opened(NamedTuple):
 type _Outcome = Opened | IntegrityError
 
 
-class _Waiting(NamedTuple):
+class WaitingObject(NamedTuple):
+    """A sealed Object that is whole and not opened yet.
+
+    Attributes:
+        opener: Opens the Objects of its track.
+        obj: The Object without its payload.
+        parts: Its payload, in order.
+        size_bytes: Octets of the payload.
+        on_opened: Takes the outcome, in the event loop.
+    """
+
     opener: TrackOpener
     obj: SealedPayload
     parts: Sequence[Octets]
@@ -100,6 +118,7 @@ class _Waiting(NamedTuple):
     on_opened: Callable[[_Outcome], None]
 
     def open(self) -> _Outcome:
+        """Open it."""
         whole = self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
         try:
             payload = self.opener.open(self.obj._replace(payload=whole))
@@ -108,7 +127,7 @@ class _Waiting(NamedTuple):
         return Opened(payload, hashlib.sha256(payload[HEADER_BYTES:]).digest())
 
 
-def _open_all(batch: Sequence[_Waiting]) -> list[_Outcome]:
+def _open_all(batch: Sequence[WaitingObject]) -> list[_Outcome]:
     return [waiting.open() for waiting in batch]
 
 
@@ -123,7 +142,7 @@ class Opening:
     def __init__(self, config: ConsumerConfig, on_change: Callable[[], None]) -> None:
         self._config = config
         self._on_change = on_change
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[WaitingObject] = []
         self._sealed_bytes = 0
         self._is_scheduled = False
         self._is_busy = False
@@ -131,7 +150,7 @@ class Opening:
     def __repr__(self) -> str:
         return f"<Opening {len(self._waiting)} waiting, {self._sealed_bytes} octets>"
 
-    def take(self, waiting: _Waiting) -> None:
+    def take(self, waiting: WaitingObject) -> None:
         """Open an Object soon."""
         if self._sealed_bytes + waiting.size_bytes > self._config.max_sealed_bytes:
             waiting.on_opened(waiting.open())
@@ -154,7 +173,7 @@ class Opening:
         thread = asyncio.get_running_loop().run_in_executor(None, _open_all, batch)
         thread.add_done_callback(lambda done: self._finish(batch, done))
 
-    def _finish(self, batch: Sequence[_Waiting], done: asyncio.Future[list[_Outcome]]) -> None:
+    def _finish(self, batch: Sequence[WaitingObject], done: asyncio.Future[list[_Outcome]]) -> None:
         self._is_busy = False
         if done.cancelled():
             return
@@ -167,7 +186,7 @@ class Opening:
         if self._waiting and not self._is_scheduled:
             self._open_batch()
 
-    def _answer(self, batch: Sequence[_Waiting], outcomes: Sequence[_Outcome]) -> None:
+    def _answer(self, batch: Sequence[WaitingObject], outcomes: Sequence[_Outcome]) -> None:
         for waiting, outcome in zip(batch, outcomes, strict=True):
             self._sealed_bytes -= waiting.size_bytes
             waiting.on_opened(outcome)
@@ -217,4 +236,4 @@ class TrackOpening:
         """
         sealed = sealed_payload(obj, b"", self._key_id_property)
         size_bytes = sum(map(len, parts))
-        self._opening.take(_Waiting(self._opener, sealed, parts, size_bytes, on_opened))
+        self._opening.take(WaitingObject(self._opener, sealed, parts, size_bytes, on_opened))
