@@ -397,11 +397,6 @@ async def test_port_that_is_taken_is_refused(network):
         )
 
 
-async def test_unknown_congestion_control_is_refused(network):
-    with pytest.raises(ConfigError, match="unknown congestion_control_algorithm 'tcp'"):
-        await network.open(congestion_control="tcp")
-
-
 @pytest.mark.parametrize("name", CONGESTION_CONTROLS)
 def test_congestion_control_is_one_that_the_library_has(name):
     assert QuicConfiguration(congestion_control_algorithm=name)

@@ -109,8 +109,11 @@ COUNTS: Final = (
           "Those of the hits for which the disk was read."),
     Count("evicted_bytes", "kvcs_relay_cache_evicted_bytes_total", _COUNTER, "bytes",
           "Octets dropped from memory.", "reason"),
+    Count("requests_not_found", "kvcs_relay_requests_not_found_total", _COUNTER, "requests",
+          "Requests for what is not there (DOES_NOT_EXIST), which is normal: consumers ask for "
+          "Tracks that a publication may lack."),
     Count("requests_refused", "kvcs_relay_requests_refused_total", _COUNTER, "requests",
-          "REQUEST_ERRORs sent.", "code"),
+          "REQUEST_ERRORs sent, but for those of the line above.", "code"),
     Count("grants_ended", "kvcs_relay_grants_ended_total", _COUNTER, "requests",
           "Requests that ran and were ended: their token expired, or its key was withdrawn.",
           "code"),

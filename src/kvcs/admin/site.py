@@ -23,6 +23,8 @@ _MAX_OFFSET: Final = 10**6
 _MAX_SEARCH: Final = 200
 # Different questions whose answers are kept for a moment.
 _MAX_KEPT: Final = 32
+# Their octets; the newest one is kept however large it is.
+_MAX_KEPT_BYTES: Final = 8 * 2**20
 # An answer that took long serves again for so many times as long, so that those who watch a
 # relay with tens of thousands of namespaces cost a small part of its time.
 _LEAST_PAUSE: Final = 20.0
@@ -94,9 +96,14 @@ class Site:
         age = max(self._config.limits.snapshot_age, _LEAST_PAUSE * (now - began))
         self._kept[key] = (now + age, response)
         self._kept.move_to_end(key)
-        while len(self._kept) > _MAX_KEPT:
-            self._kept.popitem(last=False)
+        self._forget_oldest()
         return response
+
+    def _forget_oldest(self) -> None:
+        size = sum(len(response.body) for _, response in self._kept.values())
+        while len(self._kept) > 1 and (len(self._kept) > _MAX_KEPT or size > _MAX_KEPT_BYTES):
+            _, (_, response) = self._kept.popitem(last=False)
+            size -= len(response.body)
 
     def _readiness(self) -> Response:
         faults = self._observer.faults()

@@ -8,7 +8,7 @@ import logging
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -65,6 +65,10 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+# Columns that a table may have.
+_WIDEST: Final = 1000
+
+
 class Output:
     """Where a command's results and progress go.
 
@@ -104,9 +108,16 @@ class Output:
             self._out.print(printable(text, keep="\n"), markup=False, soft_wrap=True)
 
     def table(self, table: Table) -> None:
-        """Print a table for people on standard output; does nothing with --json."""
+        """Print a table for people on standard output; does nothing with --json.
+
+        It gets the width that it needs: what is too narrow for it breaks lines, and loses nothing.
+        """
         if not self.as_json:
-            self._out.print(table)
+            out, width = self._out, self._out.width
+            needed = out.measure(table, options=out.options.update(width=_WIDEST))
+            out.width = max(needed.maximum, width)
+            out.print(table)
+            out.width = width
 
     def note(self, text: str) -> None:
         """Tell what is going on, on standard error."""

@@ -355,7 +355,11 @@ class RelayCore:
         if not peer.session.is_active(request_id):
             return
         self.journal.request_refused(peer, access, refusal, now=now)
-        self.metrics.requests_refused[refusal.code.name] += 1
+        self.metrics.note_refusal(refusal.code)
+        if access is not None and access.track_name is not None:
+            # A Track that does not exist is none.
+            name = FullTrackName(access.namespace, access.track_name)
+            self.schedule(now, lambda _: self._release_unused(name))
         is_load = refusal.code is RequestErrorCode.EXCESSIVE_LOAD
         peer.session.reject(
             request_id,
@@ -428,6 +432,11 @@ class RelayCore:
             self.disk.release(track.name)
             del self._tracks[track.name]
 
+    def _release_unused(self, name: FullTrackName) -> None:
+        track = self._tracks.get(name)
+        if track is not None:
+            self._release(track)
+
     def _sweep_regularly(self, now: float) -> None:
         self._sweep(now)
         if self._tracks:
@@ -442,7 +451,8 @@ class RelayCore:
     def statistics(self) -> RelayStatistics:
         """Return a copy of all counters."""
         metrics, disk, usage = self.metrics, self.metrics.disk, self.disk.usage()
-        deliveries = [d for track in self._tracks.values() for d in track.demand.deliveries()]
+        # There may be a hundred thousand Tracks, and far fewer that are served.
+        deliveries = [d for peer in self._peers.values() for d in peer.deliveries]
         subscriptions = sum(isinstance(d, SubscriptionDelivery) for d in deliveries)
         return RelayStatistics(
             sessions=len(self._peers),
@@ -463,6 +473,7 @@ class RelayCore:
             cache_misses=metrics.cache_misses,
             disk_hits=metrics.disk_hits,
             evicted_bytes=frozen_counts(metrics.evicted_bytes),
+            requests_not_found=metrics.requests_not_found,
             requests_refused=frozen_counts(metrics.requests_refused),
             grants_ended=frozen_counts(metrics.grants_ended),
             malformed_tracks=metrics.malformed_tracks,

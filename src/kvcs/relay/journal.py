@@ -57,19 +57,24 @@ class Journal:
             refusal: What was answered.
             now: Monotonic seconds.
         """
-        if not _logger.isEnabledFor(logging.INFO) or not self._has_room(now):
+        # That something is not there is an answer, and no trouble.
+        is_absent = refusal.code is RequestErrorCode.DOES_NOT_EXIST
+        level = logging.DEBUG if is_absent else logging.INFO
+        if not _logger.isEnabledFor(level) or not self._has_room(now):
             return
         asked = "a request" if access is None else f"{access.action} {_subject(access)}"
         left_out = f" ({self._left_out} more lines left out)" if self._left_out else ""
-        _logger.info(
-            "session %d: %s refused: %s %s%s",
+        _logger.log(
+            level,
+            "session %d: %s %s: %s %s%s",
             peer.id,
             asked,
+            "answered" if is_absent else "refused",
             refusal.code.name,
             refusal.reason,
             left_out,
             extra=_fields(
-                "request-refused",
+                "request-answered" if is_absent else "request-refused",
                 peer,
                 code=refusal.code.name,
                 track="" if access is None else _subject(access),

@@ -1,12 +1,13 @@
 """One session of a relay, and who listens to which of its requests."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from kvcs.endpoint.rate import LeakyBucket
 from kvcs.moqt.session.actions import RequestId
 from kvcs.moqt.session.events import Event
 from kvcs.moqt.session.session import Session
+from kvcs.moqt.track.delivery import Delivery
 from kvcs.moqt.track.outbox import Outbox
 from kvcs.moqt.track.responder import TrackResponder
 from kvcs.moqt.wire.token import Token
@@ -117,6 +118,11 @@ class Peer:
     def is_available(self) -> bool:
         """Whether new requests may go to this peer."""
         return not self.going_away and not self.session.is_closed
+
+    @property
+    def deliveries(self) -> Collection[Delivery]:
+        """What is served to this peer now."""
+        return self._link.outbox.deliveries
 
     def may_serve(self, asker: "Peer | None") -> bool:
         """Tell whether this peer may be asked for what `asker` wants.

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from kvcs.errors import RequestErrorCode
+
 __all__ = ("DiskMetrics", "DiskUsage", "Metrics", "RelayStatistics", "frozen_counts")
 
 
@@ -68,7 +70,9 @@ class Metrics:
         sessions_opened: Sessions that were accepted.
         sessions_closed: Sessions that ended.
         sessions_flooded: Sessions that were closed for a flood of requests.
-        requests_refused: REQUEST_ERRORs sent, by code name.
+        requests_not_found: REQUEST_ERRORs that say that there is no such Track or publisher: an
+            answer like others, since consumers ask for Tracks that a publication may lack.
+        requests_refused: All other REQUEST_ERRORs sent, by code name.
         grants_ended: Requests that ran and may not go on, by code name: their token expired,
             or its key was withdrawn.
         objects_in: Objects received from publishers.
@@ -88,6 +92,7 @@ class Metrics:
     sessions_opened: int = 0
     sessions_closed: int = 0
     sessions_flooded: int = 0
+    requests_not_found: int = 0
     requests_refused: Counter[str] = field(default_factory=Counter[str])
     grants_ended: Counter[str] = field(default_factory=Counter[str])
     objects_in: int = 0
@@ -102,6 +107,13 @@ class Metrics:
     evicted_bytes: Counter[str] = field(default_factory=Counter[str])
     malformed_tracks: int = 0
     disk: DiskMetrics = field(default_factory=DiskMetrics)
+
+    def note_refusal(self, code: RequestErrorCode) -> None:
+        """Count a REQUEST_ERROR."""
+        if code is RequestErrorCode.DOES_NOT_EXIST:
+            self.requests_not_found += 1
+        else:
+            self.requests_refused[code.name] += 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +139,9 @@ class RelayStatistics:
         cache_misses: FETCHes and fills for which a publisher was asked.
         disk_hits: Those of the hits for which the disk was read.
         evicted_bytes: Octets dropped from the cache, by reason.
-        requests_refused: REQUEST_ERRORs sent, by code name.
+        requests_not_found: REQUEST_ERRORs that say that there is no such Track or publisher: an
+            answer like others, since consumers ask for Tracks that a publication may lack.
+        requests_refused: All other REQUEST_ERRORs sent, by code name.
         grants_ended: Requests that ran and may not go on, by code name.
         malformed_tracks: Tracks that contradicted themselves.
         disk_bytes: Octets of the files on disk.
@@ -164,6 +178,7 @@ class RelayStatistics:
     cache_misses: int
     disk_hits: int
     evicted_bytes: Mapping[str, int]
+    requests_not_found: int
     requests_refused: Mapping[str, int]
     grants_ended: Mapping[str, int]
     malformed_tracks: int

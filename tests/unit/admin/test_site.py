@@ -13,9 +13,10 @@ from tests.unit.relay.world import NAMESPACE, TRACK
 
 from kvcs.admin import AdminConfig, AdminLimits, NamespaceStatus, Status
 from kvcs.admin._reference import BEGIN, END, reference, replaced
-from kvcs.admin.http import Request
+from kvcs.admin.http import Request, Response
 from kvcs.admin.metrics import COUNTS, STATES, Kind
 from kvcs.admin.site import Site
+from kvcs.errors import RequestErrorCode
 from kvcs.moqt.track.outbox import Outbox
 from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay import RelayStatistics, UpstreamReport
@@ -130,6 +131,7 @@ async def test_counters_have_the_values_of_the_relay(admin, ask, relay):
     publisher.announce()
     publisher.add_groups(0)
     subscriber.subscribe(track=FullTrackName(NAMESPACE, b"nothing"))
+    relay.world.core.metrics.note_refusal(RequestErrorCode.UNAUTHORIZED)
 
     answer = await metrics_of(admin, ask)
     samples = {
@@ -142,6 +144,7 @@ async def test_counters_have_the_values_of_the_relay(admin, ask, relay):
     assert samples["kvcs_relay_sessions",] == 2
     assert samples["kvcs_relay_namespaces",] == 1
     assert samples["kvcs_relay_ready",] == 1
+    assert samples["kvcs_relay_requests_not_found_total",] == statistics.requests_not_found == 1
     assert statistics.requests_refused
     for code, number in statistics.requests_refused.items():
         assert samples["kvcs_relay_requests_refused_total", code] == number
@@ -313,6 +316,26 @@ async def test_kept_answers_are_few(relay):
         await site.answer(Request("/status.json", {"search": str(index)}))
 
     assert len(site._kept) <= 32
+
+
+async def test_kept_answers_are_bounded_in_octets_and_the_newest_is_kept(relay, monkeypatch):
+    site = Site(relay, AdminConfig(limits=AdminLimits(snapshot_age=60.0)), version="0")
+
+    async def large(_):
+        return Response(bytes(3 * 2**20), "text/plain")
+
+    monkeypatch.setitem(site._made, "/metrics", large)
+    for index in range(10):
+        await site.answer(Request("/metrics", {"n": str(index)}))
+    assert sum(len(response.body) for _, response in site._kept.values()) <= 8 * 2**20
+
+    async def huge(_):
+        return Response(bytes(9 * 2**20), "text/plain")
+
+    monkeypatch.setitem(site._made, "/metrics", huge)
+    first = await site.answer(Request("/metrics", {"n": "x"}))
+    assert await site.answer(Request("/metrics", {"n": "x"})) is first
+    assert len(site._kept) == 1
 
 
 async def test_answer_that_took_long_serves_for_longer(relay):

@@ -39,7 +39,8 @@ def test_session_is_noted_when_its_setup_arrives(world, lines):
     ]
 
 
-def test_refused_request_is_noted_with_what_was_asked(world, lines):
+def test_refused_request_is_noted_with_what_was_asked(make_world, lines):
+    world = make_world(authorize=lambda _: RequestErrorCode.UNAUTHORIZED)
     world.client().subscribe()
 
     (line,) = lines("request-refused")
@@ -47,9 +48,22 @@ def test_refused_request_is_noted_with_what_was_asked(world, lines):
         "event": "request-refused",
         "session": 1,
         "peer": "192.0.2.1:1",
-        "code": "DOES_NOT_EXIST",
+        "code": "UNAUTHORIZED",
         "track": TRACK.format(),
     }
+
+
+def test_answer_that_something_is_not_there_is_no_refusal(world, lines, caplog):
+    caplog.set_level(logging.DEBUG)
+    world.client().subscribe()
+
+    assert not lines("request-refused")
+    (line,) = lines("request-answered")
+    assert (line["code"], line["track"]) == ("DOES_NOT_EXIST", TRACK.format())
+    (record,) = [r for r in caplog.records if getattr(r, "event", "") == "request-answered"]
+    assert record.levelno == logging.DEBUG
+    assert world.statistics.requests_not_found == 1
+    assert not world.statistics.requests_refused
 
 
 def test_refusal_of_a_policy_is_noted_without_its_token(make_world, lines, caplog):

@@ -5,8 +5,11 @@ from types import SimpleNamespace
 import pytest
 from tests.unit.relay.world import NAMESPACE, TRACK
 
+from kvcs.errors import RequestErrorCode
 from kvcs.moqt.track.outbox import Outbox
+from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.names import FullTrackName, TrackNamespace
+from kvcs.relay.demand import Demand
 from kvcs.relay.report import Reporter
 
 OTHER = TrackNamespace((b"kvcs-1", b"other"))
@@ -159,3 +162,34 @@ def test_many_namespaces_are_looked_for_in_short_steps(world, reporter):
     assert steps >= 3
     assert page.total == 1200
     assert len(page.shown) == 5
+
+
+def test_track_that_no_publisher_has_is_none(world, reporter):
+    publisher, subscriber = world.client(), world.client()
+    publisher.announce()
+    publisher.add_groups(0)
+    subscriber.subscribe()
+    for _ in range(2):
+        refused = subscriber.subscribe(track=FullTrackName(NAMESPACE, b"nothing"))
+        subscriber.fetch(LocationFilter.absolute_start(0, 0), FullTrackName(NAMESPACE, b"nothing"))
+    assert subscriber.rejection(refused) is RequestErrorCode.DOES_NOT_EXIST
+    world.core.advance(now=world.now)
+
+    (shown,) = reporter.namespaces(10, now=world.now).shown
+    assert shown.tracks == world.statistics.tracks == 1
+
+
+def test_what_is_counted_often_does_not_look_at_every_track(world, monkeypatch):
+    publisher, subscriber = world.client(), world.client()
+    publisher.announce()
+    publisher.add_groups(0)
+    subscriber.subscribe()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Demand, "deliveries", None)
+        statistics = world.statistics
+
+    assert statistics.subscriptions == 1
+    assert statistics.subscriptions + statistics.fetches == len(
+        [*world.core.track(TRACK).demand.deliveries()]
+    )

@@ -46,6 +46,7 @@ def overview(status: Status) -> Iterator[str]:
     counts = status.statistics
     asked = counts.cache_hits + counts.cache_misses
     ratio = f"{counts.cache_hits / asked:.1%} of {asked}" if asked else "nothing asked yet"
+    yield from _parents(status)
     yield f"sessions    {counts.sessions} open, {status.slow_sessions} slow"
     yield f"namespaces  {counts.namespaces} listed, {counts.tracks} Tracks"
     yield f"traffic     {format_bytes(counts.bytes_in)} in, {format_bytes(counts.bytes_out)} out"
@@ -162,6 +163,13 @@ def _state(session: SessionReport, slow_after: float) -> str:
     if session.is_going_away:
         return "going away"
     return "sending" if session.behind else "up to date"
+
+
+def _parents(status: Status) -> Iterator[str]:
+    """Yield each parent, the preferred one first, and what is known of it."""
+    for upstream in status.upstreams:
+        state = "in use" if upstream.is_used else upstream.error or "not in use"
+        yield f"parent      {printable(upstream.url)}: {printable(state)}"
 
 
 def _part(size_bytes: int, capacity_bytes: int) -> str:

@@ -9,7 +9,7 @@ follows the Groups of a fetch. The connection calls `send` whenever there is roo
 Source: MOQT draft 22, Section 5.1.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
@@ -68,6 +68,11 @@ class Outbox:
 
     def __len__(self) -> int:
         return len(self._deliveries)
+
+    @property
+    def deliveries(self) -> Collection[Delivery]:
+        """All of them; the set changes as they come and go."""
+        return self._deliveries
 
     @property
     def is_idle(self) -> bool:

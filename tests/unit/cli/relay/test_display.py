@@ -12,6 +12,7 @@ from rich.console import Console
 import kvcs.cli.top
 from kvcs.admin import NamespaceStatus, Status
 from kvcs.cli._errors import AdminUnreachable, ExitCode
+from kvcs.cli._output import Output
 from kvcs.cli.relay.admin import AdminClient
 from kvcs.cli.relay.display import (
     arrival_bar,
@@ -33,6 +34,7 @@ from kvcs.relay import (
     SessionReport,
     TrackReport,
 )
+from kvcs.relay.report import UpstreamReport
 
 COUNTS = RelayStatistics(
     **{
@@ -127,6 +129,37 @@ def test_overview_says_that_a_disk_cannot_be_written(status):
     counts = replace(status.statistics, disk_capacity_bytes=2**30, disk_writable=False)
 
     assert "not writable now" in "\n".join(overview(replace(status, statistics=counts)))
+
+
+def test_overview_names_the_parent_in_use_and_why_another_is_not(status):
+    upstreams = (
+        UpstreamReport(url="moqt://a/", is_used=False, error="no answer"),
+        UpstreamReport(url="moqt://b/", is_used=True, error=""),
+        UpstreamReport(url="moqt://c/", is_used=False, error=""),
+    )
+
+    lines = [*overview(replace(status, upstreams=upstreams))]
+
+    assert lines[:3] == [
+        "parent      moqt://a/: no answer",
+        "parent      moqt://b/: in use",
+        "parent      moqt://c/: not in use",
+    ]
+
+
+def test_tables_lose_nothing_where_there_is_little_room(status, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    session = replace(SESSION, address="[2001:db8:1:2:3:4:5:6]:54321", implementation="a" * 60)
+
+    output = Output(as_json=False, color=False, quiet=False)
+    output.table(session_table(replace(status, sessions=(session,))))
+    output.table(namespace_table(status))
+
+    shown = capsys.readouterr().out
+    assert "[2001:db8:1:2:3:4:5:6]:54321" in shown
+    assert "a" * 60 in shown
+    assert "61 s ago" in shown
+    assert shown.count("…") == short_name(NAMESPACE.format()).count("…")
 
 
 def test_tables_say_how_much_they_leave_out(status):
