@@ -13,7 +13,7 @@ from typing import Protocol
 from kvcs.client.config import PublisherConfig
 from kvcs.client.published import PublishedTrack
 from kvcs.endpoint.connection import Connection
-from kvcs.errors import PublishDoneCode, RequestErrorCode
+from kvcs.errors import PublishDoneCode, RequestErrorCode, StreamResetCode
 from kvcs.moqt.session.actions import RequestId
 from kvcs.moqt.session.events import (
     Event,
@@ -98,6 +98,8 @@ class Serving:
         self._delivered: dict[PublishedTrack, IntervalSet] = {}
         self._listeners: dict[RequestId, TrackNamespace] = {}
         self._announced: dict[TrackNamespace, RequestId] = {}
+        self._lapsed: set[TrackNamespace] = set()
+        connection.on_authorized(self._announce_again)
         connection.listen(self._receive)
 
     def __repr__(self) -> str:
@@ -125,6 +127,13 @@ class Serving:
         self._announced[namespace] = request_id
         return request_id
 
+    def _announce_again(self) -> None:
+        """Announce what was withdrawn because a token had expired, with other tokens."""
+        if not self.connection.closed:
+            for namespace in tuple(self._lapsed):
+                self.send_announcement(namespace)
+        self._lapsed.clear()
+
     def tell(self, namespace: TrackNamespace) -> None:
         """Send NAMESPACE to whoever asked for a prefix of a new publication."""
         for request_id, prefix in self._listeners.items():
@@ -135,6 +144,7 @@ class Serving:
 
     def withdraw(self, namespace: TrackNamespace) -> None:
         """Take back the announcement of a publication."""
+        self._lapsed.discard(namespace)
         request_id = self._announced.pop(namespace, None)
         if request_id is not None:
             self.connection.cancel(request_id)
@@ -207,14 +217,25 @@ class Serving:
             case RequestAccepted(request_id=request_id, parameters=parameters):
                 self._accept_push(request_id, parameters)
             case RequestCancelled(request_id=request_id) | RequestRejected(request_id=request_id):
-                if request_id in self._announced.values():
-                    _logger.warning("%s: a publication is no longer announced", self)
+                self._note_withdrawn(event)
                 self._listeners.pop(request_id, None)
                 self._served.pop(request_id, None)
                 self._responder.receive(event, now=self.connection.now)
             case _:
                 self._responder.receive(event, now=self.connection.now)
         self.connection.wake()
+
+    def _note_withdrawn(self, event: RequestCancelled | RequestRejected) -> None:
+        """Note that the relay announces a publication no longer."""
+        for namespace, request_id in self._announced.items():
+            if request_id != event.request_id:
+                continue
+            if event.code == StreamResetCode.EXPIRED_AUTH_TOKEN:
+                self._lapsed.add(namespace)
+                reason = ", since its authorization token has expired"
+            else:
+                reason = ""
+            _logger.warning("%s: a publication is no longer announced%s", self, reason)
 
     def _finish(self, request_id: RequestId, *, in_order: bool) -> None:
         if in_order:

@@ -15,7 +15,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final, Self
 
@@ -31,6 +31,7 @@ from kvcs.errors import (
     TransportError,
 )
 from kvcs.moqt.session.events import Event, GoawayReceived, SetupComplete
+from kvcs.moqt.wire.token import Token
 from kvcs.transport.interface import Address, TransportFactory
 
 __all__ = ("MAX_MOVES", "Backoff", "PersistentConnection")
@@ -113,6 +114,7 @@ class PersistentConnection:
         self._tasks = asyncio.TaskGroup()
         self._keeper: asyncio.Task[None] | None = None
         self._retiring: set[asyncio.Task[None]] = set()
+        self._open: set[Connection] = set()
 
     def __repr__(self) -> str:
         return f"<PersistentConnection {self._address}, current {self.current}>"
@@ -153,6 +155,19 @@ class PersistentConnection:
             reason = f"no connection within {timeout:g} s"
             raise self.last_error or ConnectFailed(self._address, reason) from None
         return self.current
+
+    def authorize(self, tokens: tuple[Token, ...]) -> None:
+        """Present other tokens from now on: in this session, and in those that follow.
+
+        Args:
+            tokens: By value; at least one.
+
+        Raises:
+            LocalProtocolError: A token is by alias, or there is none.
+        """
+        self._config = replace(self._config, tokens=tokens)
+        for connection in tuple(self._open):
+            connection.authorize(tokens)
 
     async def _keep(self) -> None:
         """Connect, wait for the end, wait a little, again; until cancelled."""
@@ -218,6 +233,8 @@ class PersistentConnection:
 
         def prepare(connection: Connection) -> None:
             self._watch(connection)
+            self._open.add(connection)
+            connection.on_closed(lambda: self._open.discard(connection))
             connection.on_goaway(leave)
             connection.on_closed(news.set)
 

@@ -16,6 +16,7 @@ from kvcs.moqt.session.events import Event
 from kvcs.moqt.session.session import Session
 from kvcs.moqt.wire.parameters import NO_PARAMETERS, Parameters
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
+from kvcs.moqt.wire.token import Token
 from kvcs.names import FullTrackName, TrackNamespace
 
 __all__ = ("Listener", "Requester")
@@ -36,6 +37,7 @@ class Requester(ABC):
         self._by_request: dict[RequestId, Listener] = {}
         self._answers = Answers()
         self._requests: int = 0
+        self._on_authorized: list[Callable[[], None]] = []
         self._error: KvcsError | None = None
 
     @property
@@ -104,6 +106,24 @@ class Requester(ABC):
             raise
         finally:
             self._answers.forget(request_id)
+
+    def authorize(self, tokens: tuple[Token, ...]) -> None:
+        """Present other tokens from now on, with new requests and for those that run.
+
+        Args:
+            tokens: By value; at least one.
+
+        Raises:
+            LocalProtocolError: A token is by alias, or there is none.
+        """
+        self.session.authorize(tokens, now=self.now)
+        for listener in tuple(self._on_authorized):
+            listener()
+        self.wake()
+
+    def on_authorized(self, listener: Callable[[], None]) -> None:
+        """Call `listener` whenever other tokens are presented."""
+        self._on_authorized.append(listener)
 
     def subscribe(
         self,

@@ -21,6 +21,7 @@ from kvcs.errors import TerminationCode
 from kvcs.moqt.session.events import Event
 from kvcs.moqt.session.session import Session
 from kvcs.moqt.track.outbox import Outbox
+from kvcs.moqt.wire.token import Token
 from kvcs.relay.ancestry import RELAY_ID_BYTES
 from kvcs.relay.config import RelayConfig
 from kvcs.relay.core import RelayCore
@@ -74,6 +75,7 @@ class Relay:
         """
         rng = rng or random.SystemRandom()
         self._config = config
+        self._upstream_tokens = config.upstream_tokens
         self._transport = transport
         self._core = RelayCore(
             cache_bytes=config.cache_bytes,
@@ -214,6 +216,20 @@ class Relay:
         assert self._loop is not None, "the relay is open"
         self._core.admission.review.everything(now=self._loop.time())
 
+    def authorize_upstream(self, tokens: tuple[Token, ...]) -> None:
+        """Present other tokens to the parents from now on, also for what runs.
+
+        Args:
+            tokens: By value; at least one.
+
+        Raises:
+            LocalProtocolError: A token is by alias, or there is none.
+        """
+        assert self._loop is not None, "the relay is open"
+        self._upstream_tokens = tokens
+        self._uplink.authorize(tokens)
+        self._core.discovery.upward.renew(now=self._loop.time())
+
     def _look_for_end(self) -> None:
         if self._core.drain.is_over:
             self._drained.set()
@@ -224,7 +240,7 @@ class Relay:
             tls=config.upstream_tls,
             transport=config.transport,
             limits=config.limits.session,
-            tokens=config.upstream_tokens,
+            tokens=self._upstream_tokens,
             max_filter_ranges=config.max_filter_ranges,
             private_options=self._core.tree.options(),
         )

@@ -17,6 +17,7 @@ from kvcs.endpoint.connection import Connection
 from kvcs.endpoint.reconnect import Backoff
 from kvcs.errors import ConnectionLost, KvcsError, ProtocolError, TransportError
 from kvcs.moqt.session.events import Event, GoawayReceived
+from kvcs.moqt.wire.token import Token
 from kvcs.relay.parents import Parents
 from kvcs.transport.interface import TransportFactory
 
@@ -71,6 +72,7 @@ class Uplink:
         self._since = 0.0
         self._leaving: set[str] = set()
         self._left = asyncio.Event()
+        self._open: set[Connection] = set()
 
     def __repr__(self) -> str:
         return f"<Uplink {self.url} attempts={self.attempts}>"
@@ -96,6 +98,11 @@ class Uplink:
                 self._parents.ended(url, lived=lived, is_clean=is_clean, now=now)
                 _logger.warning("no session with the parent %s: %s", url, error)
 
+    def authorize(self, tokens: tuple[Token, ...]) -> None:
+        """Present other tokens in the sessions that are open; `config` gives them to new ones."""
+        for connection in tuple(self._open):
+            connection.authorize(tokens)
+
     async def _live(self, url: str, retiring: asyncio.TaskGroup) -> KvcsError:
         """Have one session until it ends, or its end is announced; return why."""
         self.attempts += 1
@@ -103,6 +110,8 @@ class Uplink:
         uses: list[Callable[[], bool]] = []
 
         def prepare(connection: Connection) -> None:
+            self._open.add(connection)
+            connection.on_closed(lambda: self._open.discard(connection))
             uses.append(self._attach(connection))
             connection.listen(lambda event: _watch(event, going_away))
             connection.on_closed(going_away.set)

@@ -132,6 +132,12 @@ class Upward:
         for prefix in tuple(self._interests):
             self._drop(prefix, now)
 
+    def renew(self, *, now: float) -> None:
+        """Ask and tell again what the parent refused or ended, with another token now."""
+        self._refused.clear()
+        self._cover_all(now)
+        self._publish_waiting(now)
+
     # Announcements.
 
     def localized(self, namespace: TrackNamespace, *, listed: bool, now: float) -> None:

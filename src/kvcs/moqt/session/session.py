@@ -21,6 +21,7 @@ Source: MOQT draft 22.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from kvcs.errors import (
@@ -31,6 +32,7 @@ from kvcs.errors import (
     StreamResetCode,
     TransportError,
 )
+from kvcs.moqt.codepoints import TokenAliasType
 from kvcs.moqt.session.actions import Action, CloseSession, RequestId, StreamId
 from kvcs.moqt.session.context import Context
 from kvcs.moqt.session.events import Event, SessionClosed
@@ -43,6 +45,7 @@ from kvcs.moqt.wire.parameters import NO_PARAMETERS, Parameters
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
 from kvcs.moqt.wire.request import Redirect
 from kvcs.moqt.wire.setup import SetupOptions
+from kvcs.moqt.wire.token import Token
 from kvcs.names import FullTrackName, Location, TrackNamespace
 
 __all__ = ("Session",)
@@ -60,6 +63,7 @@ class Session(SendingSession):
         context = Context(side, config)
         parts = Parts(context)
         super().__init__(context, parts.outgoing)
+        self._tokens: tuple[Token, ...] = ()
         self._registry = parts.registry
         self._control = parts.control
         self._arrivals = parts.arrivals
@@ -228,26 +232,46 @@ class Session(SendingSession):
 
     # Requests of ours.
 
+    def authorize(self, tokens: tuple[Token, ...], *, now: float) -> None:
+        """Present tokens from now on, in place of those of the SETUP.
+
+        They go with every new request, beside those that it brings, and by REQUEST_UPDATE with
+        each of ours that runs; one with more unanswered updates than the peer takes is left as
+        it is.
+
+        Args:
+            tokens: By value; at least one.
+            now: Monotonic seconds.
+
+        Raises:
+            LocalProtocolError: A token is by alias, or there is none.
+        """
+        if not tokens or any(t.alias_type is not TokenAliasType.USE_VALUE for t in tokens):
+            raise LocalProtocolError("authorization tokens are sent by value only, at least one")
+        if self._command(now):
+            self._tokens = tokens
+            self._updates.present(tokens)
+
     def subscribe(
         self, track: FullTrackName, parameters: Parameters = NO_PARAMETERS, *, now: float
     ) -> RequestId:
         """Send SUBSCRIBE; answered by SubscribeAccepted or RequestRejected."""
         self._request(now)
-        return self._subscriptions.subscribe(track, parameters)
+        return self._subscriptions.subscribe(track, self._presented(parameters))
 
     def fetch(
         self, track: FullTrackName, parameters: Parameters = NO_PARAMETERS, *, now: float
     ) -> RequestId:
         """Send FETCH; answered by FetchAccepted or RequestRejected, perhaps after the data."""
         self._request(now)
-        return self._fetches.fetch(track, parameters)
+        return self._fetches.fetch(track, self._presented(parameters))
 
     def track_status(
         self, track: FullTrackName, parameters: Parameters = NO_PARAMETERS, *, now: float
     ) -> RequestId:
         """Send TRACK_STATUS; answered by RequestAccepted or RequestRejected."""
         self._request(now)
-        return self._track_statuses.ask(track, parameters)
+        return self._track_statuses.ask(track, self._presented(parameters))
 
     def publish(
         self,
@@ -259,28 +283,28 @@ class Session(SendingSession):
     ) -> RequestId:
         """Send PUBLISH; data may follow at once unless FORWARD is 0."""
         self._request(now)
-        return self._publications.publish(track, parameters, properties)
+        return self._publications.publish(track, self._presented(parameters), properties)
 
     def publish_namespace(
         self, namespace: TrackNamespace, parameters: Parameters = NO_PARAMETERS, *, now: float
     ) -> RequestId:
         """Send PUBLISH_NAMESPACE; `cancel` withdraws it."""
         self._request(now)
-        return self._namespaces.publish(namespace, parameters)
+        return self._namespaces.publish(namespace, self._presented(parameters))
 
     def subscribe_namespace(
         self, prefix: TrackNamespace, parameters: Parameters = NO_PARAMETERS, *, now: float
     ) -> RequestId:
         """Send SUBSCRIBE_NAMESPACE; NamespaceReceived follows for each namespace."""
         self._request(now)
-        return self._namespaces.subscribe(prefix, parameters)
+        return self._namespaces.subscribe(prefix, self._presented(parameters))
 
     def subscribe_tracks(
         self, prefix: TrackNamespace, parameters: Parameters = NO_PARAMETERS, *, now: float
     ) -> RequestId:
         """Send SUBSCRIBE_TRACKS; PublishReceived follows for each Track."""
         self._request(now)
-        return self._namespaces.subscribe_tracks(prefix, parameters)
+        return self._namespaces.subscribe_tracks(prefix, self._presented(parameters))
 
     def update(self, request_id: RequestId, parameters: Parameters, *, now: float) -> RequestId:
         """Send REQUEST_UPDATE for a request; return the id of the update."""
@@ -446,6 +470,13 @@ class Session(SendingSession):
             self._subscriptions.finish(request_id, code, reason)
 
     # The inside.
+
+    def _presented(self, parameters: Parameters) -> Parameters:
+        """Return parameters of a request with the tokens that are presented."""
+        if not self._tokens:
+            return parameters
+        tokens = dict.fromkeys((*parameters.authorization_tokens, *self._tokens))
+        return replace(parameters, authorization_tokens=tuple(tokens))
 
     def _request(self, now: float) -> None:
         self._living(now)

@@ -270,6 +270,11 @@ class Request:
         """Whether the request itself is unanswered."""
         return self.state in {State.PENDING, State.ENDING}
 
+    def may(self, step: Input) -> bool:
+        """Tell whether a step is legal now."""
+        table = self.rules.requester if self.is_requester else self.rules.responder
+        return next_state(table, self.state, step) is not None
+
     def advance(self, step: Input) -> None:
         """Move to the state that the table of this side gives for `step`.
 

@@ -29,6 +29,7 @@ from kvcs.moqt.wire.parameters import Parameters, check_scope
 from kvcs.moqt.wire.publish import PublishDone
 from kvcs.moqt.wire.request import RequestError, RequestOk, RequestUpdate
 from kvcs.moqt.wire.scope import Scope
+from kvcs.moqt.wire.token import Token
 from kvcs.names import TrackNamespace
 
 __all__ = ("Updates",)
@@ -58,10 +59,9 @@ class Updates:
         if request is None:
             return update_id
         self._requests.check_parameters(parameters, request.rules.update_scope)
-        peer = self._context.peer_options
-        limit = peer.max_request_updates if peer is not None else 0
-        if limit and len(request.updates_sent) >= limit:
-            raise LocalProtocolError(f"{limit} updates of {request_id} are unanswered already")
+        if not self._has_room(request):
+            unanswered = len(request.updates_sent)
+            raise LocalProtocolError(f"{unanswered} updates of {request_id} are unanswered already")
         message = RequestUpdate(request_id=update_id, parameters=parameters).encode()
         request.advance(Input.SEND_UPDATE)
         request.updates_sent.append((update_id, parameters))
@@ -69,6 +69,14 @@ class Updates:
         self._expect_fill(request, update_id, parameters)
         self._await_answer(request)
         return update_id
+
+    def present(self, tokens: tuple[Token, ...]) -> None:
+        """Send tokens for every request of ours that can be updated now."""
+        parameters = Parameters(authorization_tokens=tokens)
+        for request in tuple(self._registry.by_id.values()):
+            is_ours = request.is_requester and request.can_send and not request.is_over
+            if is_ours and request.may(Input.SEND_UPDATE) and self._has_room(request):
+                self.send(request.request_id, parameters)
 
     def receive(self, request: Request, message: RequestUpdate) -> None:
         """Take a REQUEST_UPDATE of the peer."""
@@ -149,6 +157,12 @@ class Updates:
         code = RequestErrorCode.TIMEOUT
         self._context.emit(UpdateRejected(request_id, update_id, code, "no answer in time"))
         self._requests.abandon(request)
+
+    def _has_room(self, request: Request) -> bool:
+        """Tell whether the peer takes one more update before it answers."""
+        peer = self._context.peer_options
+        limit = peer.max_request_updates if peer is not None else 0
+        return not limit or len(request.updates_sent) < limit
 
     def _receive_answer(self, request: Request, step: Input) -> tuple[RequestId, Parameters] | None:
         was_over = request.is_over

@@ -23,6 +23,7 @@ from kvcs.moqt.wire.request import RequestOk, RequestUpdate
 from kvcs.moqt.wire.setup import SetupOptions
 from kvcs.moqt.wire.subgroup import SubgroupHeader
 from kvcs.moqt.wire.subscribe import Subscribe, SubscribeOk
+from kvcs.moqt.wire.token import Token
 from kvcs.names import FullTrackName, Location, TrackNamespace
 
 PREFIX = TrackNamespace((b"kvcs",))
@@ -363,3 +364,81 @@ def test_rejected_subscribe_takes_its_updates_with_it(pair):
 
     assert events == [RequestRejected(0, 0x10, "")]
     assert pair.client.next_deadline() is None
+
+
+OLD, NEW = Token.use_value(b"old", token_type=1), Token.use_value(b"new", token_type=1)
+
+
+def test_tokens_are_presented_with_what_runs_and_what_follows(subscribed):
+    client, server = subscribed.client, subscribed.server
+    namespace = client.publish_namespace(PREFIX, now=0)
+    _, events = subscribed.run()
+    server.accept(namespace, now=0)
+    subscribed.run()
+
+    client.authorize((NEW,), now=0)
+    _, events = subscribed.run()
+    later = client.fetch(TRACK, Parameters(authorization_tokens=(OLD,)), now=0)
+    _, fetched = subscribed.run()
+
+    updates = {e.request_id: e.parameters.authorization_tokens for e in events}
+    assert updates == {0: (NEW,), namespace: (NEW,)}
+    assert [(e.request_id, e.parameters.authorization_tokens) for e in fetched] == [
+        (later, (OLD, NEW))
+    ]
+
+
+def test_tokens_are_presented_for_a_request_without_an_answer(pair):
+    pair.client.subscribe(TRACK, now=0)
+    pair.run()
+
+    pair.client.authorize((NEW,), now=0)
+    _, events = pair.run()
+
+    assert [event.parameters.authorization_tokens for event in events] == [(NEW,)]
+
+
+def test_tokens_are_presented_once_where_a_request_brings_the_same(pair):
+    pair.client.authorize((NEW,), now=0)
+
+    pair.client.subscribe(TRACK, Parameters(authorization_tokens=(NEW,)), now=0)
+    _, (event,) = pair.run()
+
+    assert event.parameters.authorization_tokens == (NEW,)
+
+
+def test_tokens_are_not_presented_where_no_update_is_taken(make_pair):
+    options = SetupOptions(max_request_updates=1)
+    pair = make_pair(server=SessionConfig(options=options)).connect()
+    pair.client.subscribe(TRACK, now=0)
+    pair.client.track_status(TRACK, now=0)
+    pair.run()
+    pair.server.accept_subscribe(0, now=0)
+    pair.run()
+    pair.client.update(0, PAUSE, now=0)
+
+    pair.client.authorize((NEW,), now=0)
+    _, events = pair.run()
+
+    assert [type(event) for event in events] == [UpdateReceived]
+    assert not pair.server.is_closed
+
+
+def test_tokens_are_presented_for_no_request_of_the_peer(subscribed):
+    subscribed.server.authorize((NEW,), now=0)
+
+    assert subscribed.run() == ([], [])
+
+
+@pytest.mark.parametrize("tokens", [(), (Token.use_alias(1),), (NEW, Token.register(1, b"x"))])
+def test_tokens_are_presented_by_value(pair, tokens):
+    with pytest.raises(LocalProtocolError):
+        pair.client.authorize(tokens, now=0)
+
+
+def test_tokens_are_not_presented_on_a_session_that_is_over(pair):
+    pair.client.close(now=0)
+
+    pair.client.authorize((NEW,), now=0)
+
+    assert pair.client.is_closed
