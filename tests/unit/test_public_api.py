@@ -64,9 +64,13 @@ def test_import_loads_no_layer():
     assert not loaded.intersection(HEAVY)
 
 
-@pytest.mark.parametrize("package", ["kvcs.kv", "kvcs.moqt", "kvcs.moqt.track", "kvcs.endpoint"])
+@pytest.mark.parametrize("package", ["kvcs.moqt", "kvcs.moqt.track", "kvcs.endpoint"])
 def test_pure_packages_load_nothing_heavy(package):
     assert not loaded_by(f"import {package}").intersection(HEAVY)
+
+
+def test_the_data_model_loads_nothing_heavy_but_what_signs_and_seals():
+    assert loaded_by("import kvcs.kv").intersection(HEAVY) == {"cryptography"}
 
 
 @pytest.mark.parametrize("package", ["kvcs.client", "kvcs.testing"])
