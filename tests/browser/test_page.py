@@ -4,11 +4,11 @@ Needs the dependency group ``browser`` and the program chromium; skipped without
 """
 
 import asyncio
-import shutil
 import threading
 from contextlib import AsyncExitStack
 
 import pytest
+from tests.browser.chromium import ARGUMENTS, CHROMIUM, card, watched_page
 
 from kvcs.admin import AdminConfig, AdminServer
 from kvcs.client import Publisher, PublisherConfig
@@ -21,18 +21,12 @@ from kvcs.relay import Relay, RelayConfig, allow_all
 from kvcs.transport.interface import ClientTls
 
 playwright = pytest.importorskip("playwright.sync_api", reason="no dependency group browser")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.timeout(120),
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium"),
 ]
 
-# As root, and without asking anybody on the network for anything.
-ARGUMENTS = (
-    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-)
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 
 
@@ -126,20 +120,8 @@ def browser():
 @pytest.fixture
 def page(browser):
     """A page on which nothing may go wrong unnoticed."""
-    opened = browser.new_page(viewport={"width": 1280, "height": 900})
-    opened.set_default_timeout(10_000)
-    faults, requests = [], []
-    opened.on("pageerror", lambda error: faults.append(str(error)))
-    opened.on("dialog", lambda dialog: (faults.append(dialog.message), dialog.dismiss()))
-    opened.on("console", lambda line: line.type == "error" and faults.append(line.text))
-    opened.on("request", lambda request: requests.append(request.url))
-    opened.faults, opened.requests = faults, requests
-    yield opened
-    opened.close()
-
-
-def card(page, name):
-    return page.locator(f".card:has(dt:text-is('{name}')) .value")
+    with watched_page(browser) as opened:
+        yield opened
 
 
 def test_page_shows_what_the_relay_does_and_asks_nobody_else(host, page):
