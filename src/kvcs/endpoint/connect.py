@@ -126,6 +126,10 @@ async def dial(
 def _setup_failure(error: TransportError, address: Address) -> ConnectFailed:
     if isinstance(error, ConnectionLost) and error.code == TerminationCode.UNAUTHORIZED:
         return SessionRefused(str(address), f"the server refused the session [{error}]")
+    if isinstance(error, ConnectionLost) and error.code == TerminationCode.NO_ERROR:
+        return ConnectFailed(
+            str(address), "the server takes no new sessions now; it may be stopping"
+        )
     return ConnectFailed(str(address), f"the session ended before it was set up: {error}")
 
 

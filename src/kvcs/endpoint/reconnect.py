@@ -102,6 +102,7 @@ class PersistentConnection:
         self.current: Connection | None = None
         self.last_error: KvcsError | None = None
         self.attempts = 0
+        self._noted = ""
         self._address = str(Address(target.host, target.port))
         self._url = url
         self._config = config or ConnectConfig()
@@ -192,10 +193,15 @@ class PersistentConnection:
 
     async def _pause(self, failures: int) -> None:
         delay = self._backoff.delay(failures, self._rng)
-        _logger.warning(
+        reason = str(self.last_error)
+        # The same again, for as long as a server is away, is no news.
+        level = logging.DEBUG if reason == self._noted else logging.WARNING
+        self._noted = reason
+        _logger.log(
+            level,
             "no session with %s (%s); next attempt in %.1f s",
             self._address,
-            self.last_error,
+            reason,
             delay,
         )
         await asyncio.sleep(delay)
@@ -284,6 +290,7 @@ class PersistentConnection:
                 connection.unlisten(receive)
                 self.current = connection
                 self.last_error = None
+                self._noted = ""
                 self._on_connected(connection)
 
         connection.listen(receive)

@@ -92,6 +92,7 @@ class Server:
         self._config = config
         self._on_connection = on_connection
         self._listener: Listener | None = None
+        self._is_leaving = False
 
     def __repr__(self) -> str:
         return f"<Server {self._host}, {len(self.connections)} connections>"
@@ -106,11 +107,16 @@ class Server:
         """Own an open port."""
         self._listener = listener
 
+    def leave(self) -> None:
+        """Take no new sessions from now on; those that there are go on."""
+        self._is_leaving = True
+
     def accept(self, transport: Transport) -> None:
         """Start a session on a new connection, or close it."""
         refusal = self._refusal(transport.peer_address)
         if refusal:
-            _logger.warning("connection from %s refused: %s", transport.peer_address, refusal[1])
+            level = logging.INFO if self._is_leaving else logging.WARNING
+            _logger.log(level, "connection from %s refused: %s", transport.peer_address, refusal[1])
             transport.set_listener(lambda _: None, lambda: None)
             transport.close(*refusal)
             return
@@ -159,6 +165,8 @@ class Server:
     def _refusal(self, peer: Address) -> tuple[TerminationCode, str] | None:
         """Return why a client is not served; sessions have no code for too much load."""
         config = self._config
+        if self._is_leaving:
+            return TerminationCode.NO_ERROR, "this server stops, and takes no new sessions"
         if is_loopback(self._host) and not is_loopback(peer.host):
             return TerminationCode.UNAUTHORIZED, "this server is for this machine only"
         if len(self.connections) >= config.max_connections:

@@ -1,9 +1,10 @@
 """The orderly end of a relay: everybody is asked to leave, and gets a bounded time for it.
 
-Theory of operation. Once it has begun, every session that was accepted, and every one that is
-accepted later, gets GOAWAY. What is running goes on; new requests are refused with GOING_AWAY,
-which the session does by itself. A session on which nothing is left to do is closed cleanly:
-that it advertises namespaces, or listens for them, is nothing to wait for.
+Theory of operation. Once it has begun, every session that was accepted gets GOAWAY when its
+SETUP has arrived; new sessions are refused by the server around. What is running goes on; new
+requests are refused with GOING_AWAY, which the session does by itself. A session on which
+nothing is left to do is closed cleanly: that it advertises namespaces, or listens for them, is
+nothing to wait for.
 A little before the time is over the rest is told so: subscriptions end with PUBLISH_DONE
 GOING_AWAY, fetches are reset with GOING_AWAY. Who is still there at the deadline is closed
 with GOAWAY_TIMEOUT, which the session does by itself too. Sessions to parents stay until the

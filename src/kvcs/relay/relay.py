@@ -196,13 +196,16 @@ class Relay:
     async def drain(self, timeout: float, uri: str = "") -> None:  # noqa: ASYNC109
         """Ask everybody to leave, and wait until they have; then end the ``async with`` block.
 
-        What is running goes on, new requests are refused with GOING_AWAY.
+        What is running goes on, new requests are refused with GOING_AWAY, and new sessions
+        before their SETUP.
 
         Args:
             timeout: Seconds that everybody gets; who is still there then is closed.
             uri: Where to go, ``moqt://…``; empty is the URI of this relay, for a restart.
         """
         assert self._loop is not None, "the relay is open"
+        assert self._server is not None, "the relay is open"
+        self._server.leave()
         _logger.info("relay drains for at most %g s", timeout)
         self._core.drain.begin(timeout, uri, now=self._loop.time())
         self._look_for_end()

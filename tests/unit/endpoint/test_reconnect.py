@@ -1,4 +1,5 @@
 import asyncio
+import logging
 import random
 
 import pytest
@@ -9,7 +10,7 @@ from kvcs.endpoint.reconnect import Backoff, PersistentConnection
 from kvcs.errors import ConfigError, ConnectFailed
 from kvcs.moqt.session import events as ev
 from kvcs.moqt.wire.parameters import Parameters
-from kvcs.testing import MemoryNetwork
+from kvcs.testing import MemoryNetwork, run
 from kvcs.transport.interface import TransportConfig
 
 QUICK = ConnectConfig(transport=TransportConfig(connect_timeout=0.5, idle_timeout=2))
@@ -231,3 +232,39 @@ def send_away(bench, uri):
 def test_wrong_url_is_refused_at_once():
     with pytest.raises(ConfigError):
         PersistentConnection("nonsense")
+
+
+def warnings(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+def test_server_that_stays_away_is_news_once(caplog):
+    async def session():
+        network = MemoryNetwork()
+        async with persistent(network) as keeper:
+            await asyncio.sleep(60)
+            attempts = keeper.attempts
+            assert len(warnings(caplog)) == 1
+            async with peers(network=network):
+                await keeper.connection(timeout=30)
+            # It is away once more.
+            await asyncio.sleep(60)
+        return attempts
+
+    assert run(session()) > 5
+    assert sum("no answer within 0.5 s" in line for line in warnings(caplog)) == 2
+
+
+def test_server_that_leaves_is_not_joined_again_and_again(caplog):
+    async def session():
+        async with peers() as bench, persistent(bench.network) as keeper:
+            await keeper.connection()
+            await asyncio.sleep(60)
+            bench.server.leave()
+            leave(bench.connections[0], timeout=60.0)
+            await asyncio.sleep(30)
+            return len(bench.connections)
+
+    assert run(session()) == 1
+    refusals = [line for line in warnings(caplog) if "takes no new sessions" in line]
+    assert len([line for line in refusals if "next attempt" in line]) == 1

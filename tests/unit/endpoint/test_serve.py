@@ -138,3 +138,14 @@ def test_failing_on_connection_ends_that_session_only(caplog):
     run(session())
 
     assert "ZeroDivisionError" in caplog.text
+
+
+@scenario
+async def test_server_that_leaves_takes_no_new_sessions_and_keeps_the_others():
+    async with peers() as bench, connected(bench) as (connection, _):
+        bench.server.leave()
+
+        with pytest.raises(ConnectFailed, match="takes no new sessions"):
+            await dial("moqt://localhost:4433/", transport=bench.network)
+        assert not connection.closed
+        assert len(bench.server.connections) == 1
