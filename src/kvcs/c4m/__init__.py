@@ -8,7 +8,15 @@ Source: draft-ietf-moq-c4m-01.
 from kvcs.c4m.claims import ClaimNumbers, Claims, decode_claims, encode_claims
 from kvcs.c4m.role import Role, role_scopes
 from kvcs.c4m.scope import MAX_ACTIONS, MAX_SCOPES, Action, Match, MatchKind, Scope
-from kvcs.c4m.token import TOKEN_TYPE, TokenConfig, TokenKey, TokenVerifier, mint
+from kvcs.c4m.token import (
+    TOKEN_TYPE,
+    TokenConfig,
+    TokenKey,
+    TokenVerifier,
+    Unverified,
+    mint,
+    peek,
+)
 
 __all__ = (
     "MAX_ACTIONS",
@@ -24,8 +32,10 @@ __all__ = (
     "TokenConfig",
     "TokenKey",
     "TokenVerifier",
+    "Unverified",
     "decode_claims",
     "encode_claims",
     "mint",
+    "peek",
     "role_scopes",
 )

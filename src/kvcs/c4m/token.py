@@ -23,9 +23,18 @@ from kvcs.cose import (
     open_mac0,
     open_sign1,
 )
+from kvcs.cose.envelope import MAC0_TAG, SIGN1_TAG, parse_envelope
 from kvcs.errors import ConfigError, TokenRefused
 
-__all__ = ("TOKEN_TYPE", "TokenConfig", "TokenKey", "TokenVerifier", "mint")
+__all__ = (
+    "TOKEN_TYPE",
+    "TokenConfig",
+    "TokenKey",
+    "TokenVerifier",
+    "Unverified",
+    "mint",
+    "peek",
+)
 
 TOKEN_TYPE: Final = 0x01
 """Auth Token Type of a CAT in MOQT (draft-ietf-moq-c4m-01, Section 7.1)."""
@@ -127,8 +136,7 @@ class TokenVerifier:
             text = f"a token of {len(token)} octets, at most {config.max_token_bytes}"
             raise TokenRefused("size", text)
         payload = self._open(token)
-        limits = CborLimits(max_bytes=config.max_token_bytes, max_items=config.max_token_bytes)
-        claims = decode_claims(payload, config.numbers, limits=limits)
+        claims = decode_claims(payload, config.numbers, limits=_cbor_limits(config))
         self._check_parties(claims)
         if claims.revalidation and claims.revalidation < config.least_revalidation:
             text = f"the token asks to be looked at every {claims.revalidation:g} s"
@@ -151,12 +159,7 @@ class TokenVerifier:
         return claims.expires_at + self.config.leeway
 
     def _open(self, token: bytes) -> bytes:
-        config = self.config
-        limits = CoseLimits(
-            max_bytes=config.max_token_bytes,
-            max_header_bytes=_MAX_HEADER_BYTES,
-            max_attempts=config.max_attempts,
-        )
+        limits = _cose_limits(self.config)
         # Without a tag the one could be taken for the other.
         tag = token.removeprefix(_CWT_TAG)[:1]
         if tag == _MAC0_TAG:
@@ -183,3 +186,47 @@ def mint(claims: Claims, key: SigningKey | MacKey, *, numbers: ClaimNumbers | No
     """
     payload = encode_claims(claims, numbers)
     return encode_sign1(payload, key) if isinstance(key, SigningKey) else encode_mac0(payload, key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unverified:
+    """What a token says about itself; anybody may have made it.
+
+    Attributes:
+        algorithm: Number of the algorithm.
+        kid: Key identifier, or None.
+        claims: The claims.
+    """
+
+    algorithm: int
+    kid: bytes | None
+    claims: Claims
+
+
+def peek(token: bytes, config: TokenConfig | None = None) -> Unverified:
+    """Read a token without a key: to show it, and never to decide by it.
+
+    Raises:
+        NotAuthentic: No such envelope.
+        TokenRefused: As in `TokenVerifier.open`, but for ``"audience"`` and ``"issuer"``.
+    """
+    config = config or TokenConfig()
+    tag = token.removeprefix(_CWT_TAG)[:1]
+    if tag not in (_MAC0_TAG, _SIGN1_TAG):
+        raise TokenRefused("form", "the token is neither COSE_Mac0 nor COSE_Sign1")
+    kind = MAC0_TAG if tag == _MAC0_TAG else SIGN1_TAG
+    envelope = parse_envelope(token, tag=kind, limits=_cose_limits(config))
+    claims = decode_claims(bytes(envelope.payload), config.numbers, limits=_cbor_limits(config))
+    return Unverified(algorithm=envelope.algorithm, kid=envelope.kid, claims=claims)
+
+
+def _cose_limits(config: TokenConfig) -> CoseLimits:
+    return CoseLimits(
+        max_bytes=config.max_token_bytes,
+        max_header_bytes=_MAX_HEADER_BYTES,
+        max_attempts=config.max_attempts,
+    )
+
+
+def _cbor_limits(config: TokenConfig) -> CborLimits:
+    return CborLimits(max_bytes=config.max_token_bytes, max_items=config.max_token_bytes)

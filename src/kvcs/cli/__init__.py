@@ -36,6 +36,7 @@ _COMMANDS: Final = {
     "top": _Place("kvcs.cli.top", "top", "Watch a running relay."),
     "scope": _Place("kvcs.cli.scope", "scope", "Make scope keys."),
     "keys": _Place("kvcs.cli.keys", "keys", "Make, share and rotate keys."),
+    "token": _Place("kvcs.cli.token", "token", "Make and show authorization tokens."),
     "version": _Place("kvcs.cli.version", "version", "Show the versions of everything."),
 }
 # What only kvcs itself calls.

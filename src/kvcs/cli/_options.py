@@ -23,6 +23,7 @@ from kvcs.errors import ConfigError
 __all__ = (
     "INPUT_FILE",
     "OUTPUT_FILE",
+    "RELAY_SETTINGS",
     "Command",
     "Decorator",
     "Group",
@@ -37,6 +38,9 @@ __all__ = (
 
 INPUT_FILE: Final = click.Path(path_type=Path, dir_okay=False, exists=True)
 OUTPUT_FILE: Final = click.Path(path_type=Path, dir_okay=False)
+
+#: Values of `connection_options` and of an option ``--url``, or of the argument URL.
+RELAY_SETTINGS: Final = ("url", "ca", "insecure_loopback", "timeout", "token_file")
 
 _SHARED: Final = ("json", "verbose", "quiet", "no_color", "log_level", "log_format")
 _LEVELS: Final = {-1: "ERROR", 0: "WARNING", 1: "INFO", 2: "DEBUG"}
@@ -182,8 +186,11 @@ def connection_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def trust_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add how a relay's certificate is checked: all of `connection_options` but the time."""
+    """Add how a relay is trusted, and trusts us: all of `connection_options` but the time."""
     for decorator in (
+        option("--token-file", type=INPUT_FILE,
+               help="File with the authorization token that the relay asks for; kvcs token mint "
+               "makes one. It is read again when it changes."),
         option("--insecure-loopback", is_flag=True,
                help="Skip certificate checks, towards a loopback address only."),
         option("--ca", type=INPUT_FILE,
@@ -202,12 +209,14 @@ class RelaySettings:
         ca: Certificate authority to trust, or None for the public ones.
         insecure_loopback: Check no certificate; only towards this machine.
         timeout: Seconds for the whole command, or for its preparation.
+        token_file: Where the authorization token is, or None to present none.
     """
 
     url: str
     ca: Path | None
     insecure_loopback: bool
     timeout: float
+    token_file: Path | None = None
 
 
 def configure_logging(level: str, *, as_json: bool = False) -> None:

@@ -9,13 +9,14 @@ from typing import Any
 
 import click
 
-from kvcs.cli._connection import connect_config
+from kvcs.cli._connection import connect_config, renewing
 from kvcs.cli._errors import NotFound, Unwritable
 from kvcs.cli._index import FileIndex
 from kvcs.cli._keys import load_member, member_options
 from kvcs.cli._options import (
     INPUT_FILE,
     OUTPUT_FILE,
+    RELAY_SETTINGS,
     Command,
     RelaySettings,
     connection_options,
@@ -94,9 +95,7 @@ def fetch(output: Output, **settings: Any) -> None:
       kvcs fetch moqt://127.0.0.1:4433/ --like cache.safetensors --ca certificate/ca.pem \\
           --scope-key-file scope.key --layers 0-14 --blocks 2 -o part.safetensors
     """  # noqa: D301 - click reads the backslash
-    relay = RelaySettings(
-        **{name: settings.pop(name) for name in ("url", "ca", "insecure_loopback", "timeout")}
-    )
+    relay = RelaySettings(**{name: settings.pop(name) for name in RELAY_SETTINGS})
     reference = parse_fragment(relay.url)
     settings["member"] = load_member(settings.pop("keys"), settings.pop("scope_key_file"))
     run(_fetch(output, relay, reference, _wanted(settings, reference)))
@@ -155,7 +154,10 @@ async def _fetch(
     scope_key = wanted.member.scope_key
     loop = asyncio.get_running_loop()
     deadline = loop.time() + relay.timeout
-    async with connect(relay.url, connect_config(relay)) as connection:
+    async with (
+        connect(relay.url, connect_config(relay)) as connection,
+        renewing(relay, connection.authorize),
+    ):
         if wanted.wait:
             output.note("waiting until the publication appears")
         name = None

@@ -8,13 +8,14 @@ from typing import Any
 
 import click
 
-from kvcs.cli._connection import connect_config
+from kvcs.cli._connection import connect_config, renewing
 from kvcs.cli._errors import ExitCode, Incomplete
 from kvcs.cli._index import add_to_index
 from kvcs.cli._keys import Member, load_member, member_options
 from kvcs.cli._options import (
     INPUT_FILE,
     OUTPUT_FILE,
+    RELAY_SETTINGS,
     Command,
     RelaySettings,
     connection_options,
@@ -83,9 +84,7 @@ def publish(output: Output, file: Path, **settings: Any) -> int:
       kvcs publish cache.safetensors --url moqt://127.0.0.1:4433/ --ca certificate/ca.pem \\
           --scope-key-file scope.key --exit-when-delivered
     """  # noqa: D301 - click reads the backslash
-    relay = RelaySettings(
-        **{name: settings.pop(name) for name in ("url", "ca", "insecure_loopback", "timeout")}
-    )
+    relay = RelaySettings(**{name: settings.pop(name) for name in RELAY_SETTINGS})
     member = load_member(settings.pop("keys"), settings.pop("scope_key_file"))
     chosen = _Settings(member=member, hold=Hold(settings.pop("hold")), **settings)
     if chosen.linger is not None and chosen.exit_when_delivered:
@@ -113,6 +112,7 @@ async def _publish(output: Output, file: Path, relay: RelaySettings, settings: _
         PersistentConnection(
             relay.url, connect_config(relay), on_connected=_attaching(output, publisher)
         ) as connection,
+        renewing(relay, connection.authorize),
     ):
         if not await unless(stopped, _connected(connection, relay.timeout)):
             return ExitCode.INTERRUPTED

@@ -23,6 +23,7 @@ from kvcs.moqt.session.session import Session
 from kvcs.moqt.track.outbox import Outbox
 from kvcs.moqt.wire.token import Token
 from kvcs.relay.ancestry import RELAY_ID_BYTES
+from kvcs.relay.auth import Authorize
 from kvcs.relay.config import RelayConfig
 from kvcs.relay.core import RelayCore
 from kvcs.relay.disk.opened import opened_disk
@@ -127,6 +128,11 @@ class Relay:
             )
             for url in self._config.upstream
         )
+
+    @property
+    def policy(self) -> Authorize:
+        """What decides every request."""
+        return self._config.authorize
 
     @property
     def is_open(self) -> bool:

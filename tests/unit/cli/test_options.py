@@ -198,6 +198,7 @@ def test_all_commands_are_listed():
         "top",
         "scope",
         "keys",
+        "token",
         "version",
     ]
     assert "demo-node" not in names

@@ -4,12 +4,14 @@ from pathlib import Path
 from typing import Final
 
 from kvcs.admin.config import AdminConfig
+from kvcs.cli._tokens import read_tokens
 from kvcs.cli.relay.addresses import own_addresses
+from kvcs.cli.relay.authorization import policy
 from kvcs.cli.relay.schema import Settings
 from kvcs.endpoint.certificate import create_dev_certificate
 from kvcs.errors import ConfigError
 from kvcs.moqt.wire.token import Token
-from kvcs.relay import Authorize, RelayConfig, allow_all, deny_all
+from kvcs.relay import RelayConfig
 from kvcs.relay.disk.config import DiskConfig
 from kvcs.transport.interface import ClientTls, ServerTls, is_loopback
 
@@ -23,14 +25,8 @@ __all__ = (
     "upstream_tokens",
 )
 
-_POLICIES: Final[dict[str, Authorize]] = {
-    "this-machine": allow_all,
-    "allow-anyone": allow_all,
-    "deny": deny_all,
-}
 # Names that the library has for what has another name in the file.
 _KEYS: Final = {"cache_bytes": "cache.memory_bytes"}
-_MAX_TOKEN_BYTES: Final = 2**14
 
 
 def relay_config(settings: Settings, tls: ServerTls) -> RelayConfig:
@@ -50,7 +46,7 @@ def relay_config(settings: Settings, tls: ServerTls) -> RelayConfig:
             port=settings.listen.port,
             cache_bytes=settings.cache.memory_bytes,
             disk=disk_config(settings),
-            authorize=_POLICIES[settings.authorization.policy],
+            authorize=policy(settings),
             limits=settings.limits,
             transport=settings.transport,
             max_filter_ranges=settings.max_filter_ranges,
@@ -136,19 +132,7 @@ def upstream_tokens(settings: Settings) -> tuple[Token, ...]:
     Raises:
         ConfigError: The file cannot be read, or holds no token.
     """
-    path = settings.upstream_token_file
-    if path is None:
-        return ()
-    try:
-        with path.open("rb") as file:
-            value = file.read(_MAX_TOKEN_BYTES + 1).strip()
-    except OSError as error:
-        got = f"{path}: {error.strerror}"
-        raise ConfigError("upstream_token_file", "a file that can be read", got) from error
-    if not 0 < len(value) <= _MAX_TOKEN_BYTES:
-        expected = f"a token of 1..{_MAX_TOKEN_BYTES} octets"
-        raise ConfigError("upstream_token_file", expected, str(path))
-    return (Token(value=value),)
+    return read_tokens(settings.upstream_token_file, "upstream_token_file")
 
 
 def _text(path: Path | None) -> str | None:

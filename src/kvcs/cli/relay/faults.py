@@ -14,8 +14,9 @@ from typing import Final
 
 from kvcs.cli._output import format_bytes
 from kvcs.cli.relay.assembly import disk_config, own_certificate, relay_config, upstream_tokens
+from kvcs.cli.relay.authorization import policy
 from kvcs.cli.relay.reader import WrongSettings, examine
-from kvcs.cli.relay.schema import Cache, Disk, Settings, changed
+from kvcs.cli.relay.schema import Authorization, Cache, Disk, Settings, changed
 from kvcs.errors import ConfigError
 from kvcs.transport.interface import is_loopback
 
@@ -100,7 +101,8 @@ def _authorization_errors(settings: Settings) -> Iterator[ConfigError]:
     if policy == "this-machine" and is_host(host) and not is_loopback(host):
         yield ConfigError(
             "authorization.policy",
-            f'"deny", or "allow-anyone" (--allow-anyone), since {host} is not a loopback address',
+            f'"c4m" (--token-keys), "deny", or "allow-anyone" (--allow-anyone), since {host} is '
+            "not a loopback address",
             f'"{policy}"',
         )
 
@@ -170,13 +172,21 @@ def _directory_errors(settings: Settings) -> Iterator[ConfigError]:
 def _value_errors(settings: Settings) -> Iterator[ConfigError]:
     """Yield what the library does not take, one of each part."""
     tls = own_certificate(settings)
-    plain = changed(settings, upstream=(), upstream_token_file=None, disk=Disk(), cache=Cache())
+    plain = changed(
+        settings,
+        upstream=(),
+        upstream_token_file=None,
+        authorization=Authorization(),
+        disk=Disk(),
+        cache=Cache(),
+    )
 
     def built(**values: object) -> Callable[[], object]:
         return lambda: relay_config(changed(plain, **values), tls)
 
     parts: tuple[Callable[[], object], ...] = (
         lambda: upstream_tokens(settings),
+        lambda: policy(settings),
         built(upstream=settings.upstream),
         built(cache=settings.cache),
         lambda: disk_config(settings),

@@ -57,6 +57,7 @@ _FLAGS: Final = (
     _Flag("--upstream", "", "upstream", {"multiple": True}),
     _Flag("--upstream-ca", "", "upstream_ca", {"type": INPUT_FILE}),
     _Flag("--upstream-token-file", "", "upstream_token_file", {"type": INPUT_FILE}),
+    _Flag("--token-keys", "authorization", "keys", {"type": click.Path(path_type=Path)}),
     _Flag("--idle-timeout", "transport", "idle_timeout", {"type": DURATION}),
     _Flag("--drain-timeout", "", "drain_timeout", {"type": DURATION}),
     _Flag("--admin-host", "admin", "host", {}),
@@ -147,8 +148,12 @@ def _option(flag: _Flag) -> Decorator:
 
 
 def _merge(settings: Settings, given: dict[str, Any]) -> Settings:
+    if given.get("allow_anyone") and "token_keys" in given:
+        raise ConfigError("--allow-anyone", "no --token-keys beside it")
     if given.get("allow_anyone"):
-        settings = _with(settings, "authorization", policy="allow-anyone")
+        settings = _with(settings, "authorization", policy="allow-anyone", keys=None)
+    if "token_keys" in given:
+        settings = _with(settings, "authorization", policy="c4m")
     if "admin" in given:
         settings = _with(settings, "admin", enabled=given["admin"])
     settings = _with(settings, "tls", **_replaced_certificate(given))

@@ -14,6 +14,7 @@ from kvcs.cli._output import Output, format_bytes
 from kvcs.cli._runtime import interruption, run
 from kvcs.cli.relay.addresses import public_name
 from kvcs.cli.relay.assembly import admin_config, is_open_to_anyone, relay_config, server_tls
+from kvcs.cli.relay.authorization import following_files
 from kvcs.cli.relay.faults import check
 from kvcs.cli.relay.flags import SettingsCommand, pass_settings, settings_options
 from kvcs.cli.relay.schema import Admin, Settings
@@ -39,7 +40,7 @@ def relay_run(output: Output, settings: Settings, *, print_config: bool) -> None
     Examples:
       kvcs relay run --dev-cert ./certificate
       kvcs relay run --config relay.toml
-      kvcs relay run --host 0.0.0.0 --allow-anyone --cert chain.pem --key key.pem --cache-bytes 8GiB
+      kvcs relay run --host 0.0.0.0 --token-keys keys.jwks --cert chain.pem --key key.pem
     """  # noqa: D301 - click reads the backslash
     if print_config:
         click.echo(format_settings(settings), nl=False)
@@ -60,6 +61,7 @@ async def _serve(output: Output, settings: Settings) -> None:
         interruption() as stopped,
         Relay(config) as running,
         _administer(running, settings) as admin,
+        following_files(running, settings),
     ):
         host = public_name(config.host, Path(tls.certificate_file))
         _show_start(output, Address(host, running.address.port), ca, admin)

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_typ
 import msgspec
 
 from kvcs.admin.config import AdminConfig, AdminLimits
+from kvcs.c4m import ClaimNumbers, TokenConfig
 from kvcs.endpoint.reconnect import Backoff
 from kvcs.relay.config import RelayConfig, RelayLimits
 from kvcs.relay.disk.config import DiskConfig
@@ -43,6 +44,7 @@ __all__ = (
 _DEFAULT: Final[dict[str, Any]] = {key.name: key.default for key in fields(RelayConfig)}
 
 _ADMIN: Final[dict[str, Any]] = {key.name: key.default for key in fields(AdminConfig)}
+_TOKENS: Final[dict[str, Any]] = {key.name: key.default for key in fields(TokenConfig)}
 _DISK: Final[dict[str, Any]] = {key.name: key.default for key in fields(DiskConfig)}
 
 # Sizes whose names do not end in _bytes; the last one is one a second.
@@ -93,11 +95,30 @@ class Authorization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     Attributes:
         policy: "this-machine" allows everything, and refuses to listen on another address
-            than a loopback one; "allow-anyone" lets everybody who can reach the relay
-            publish, find and take everything; "deny" refuses every request.
+            than a loopback one; "c4m" allows what authorization tokens allow; "allow-anyone"
+            lets everybody who can reach the relay publish, find and take everything; "deny"
+            refuses every request.
+        keys: Key ring, or file with a JWK or a JWK Set, with the keys that verify tokens, for
+            policy "c4m". They are read again when they change, and on SIGHUP.
+        issuer: Who must have made a token (claim iss), besides having the key.
+        audience: What this relay is called in tokens that are for somebody (claim aud); without
+            it such tokens are refused.
+        leeway: How far the clock of who makes tokens may be off.
+        max_token_bytes: Octets of a token.
+        reload_interval: How often it is looked whether keys have changed.
+        moqt_claim: Number of the claim with what a token allows.
+        revalidation_claim: Number of the claim moqt-reval.
     """
 
-    policy: Literal["this-machine", "allow-anyone", "deny"] = "this-machine"
+    policy: Literal["this-machine", "c4m", "allow-anyone", "deny"] = "this-machine"
+    keys: Path | None = None
+    issuer: str | None = None
+    audience: str | None = None
+    leeway: Duration = _TOKENS["leeway"]
+    max_token_bytes: Size = _TOKENS["max_token_bytes"]
+    reload_interval: Duration = 5.0
+    moqt_claim: Count = ClaimNumbers().moqt
+    revalidation_claim: Count = ClaimNumbers().revalidation
 
 
 class Cache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -43,6 +43,7 @@ FLAGS = {
 }
 PATHS = {
     "--cert": "tls.certificate",
+    "--token-keys": "authorization.keys",
     "--key": "tls.private_key",
     "--disk-directory": "disk.directory",
     "--dev-cert": "tls.development_directory",
@@ -238,3 +239,21 @@ def test_log_format_comes_from_the_file(probe, file_with):
 
     formatter = logging.getLogger("kvcs").handlers[0].formatter
     assert type(formatter).__name__ == "JsonFormatter"
+
+
+def test_token_keys_of_a_flag_choose_the_policy(probe, file_with, tmp_path):
+    file = file_with('[authorization]\npolicy = "deny"')
+
+    settings = probe("--config", file, "--token-keys", str(tmp_path / "keys"))
+
+    assert settings.authorization.policy == "c4m"
+    with pytest.raises(ConfigError, match="no --token-keys beside it"):
+        probe("--allow-anyone", "--token-keys", "keys")
+
+
+def test_letting_anyone_in_forgets_the_token_keys_of_the_file(probe, file_with):
+    file = file_with('[authorization]\npolicy = "c4m"\nkeys = "keys"')
+
+    settings = probe("--config", file, "--allow-anyone")
+
+    assert (settings.authorization.policy, settings.authorization.keys) == ("allow-anyone", None)

@@ -1,0 +1,136 @@
+"""Authorization tokens in files: read, and read again when somebody has written a new one.
+
+A file holds one token: a CWT in base64url, as ``kvcs token mint`` writes it, or as plain octets.
+Anything else is presented as it is, as a token of the type that is agreed out of band.
+"""
+
+import asyncio
+import base64
+import binascii
+import logging
+import re
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from kvcs.c4m import TOKEN_TYPE
+from kvcs.errors import ConfigError
+from kvcs.moqt.wire.token import Token
+
+__all__ = ("Stamp", "decode_token", "encode_token", "following_tokens", "read_tokens", "stamp")
+
+_MAX_TOKEN_BYTES: Final = 2**14
+_LOOK_INTERVAL: Final = 1.0
+_BASE64URL: Final = re.compile(rb"[A-Za-z0-9_-]+")
+# The tags of a CWT, of COSE_Mac0 and of COSE_Sign1.
+_TAGS: Final = (b"\xd8\x3d", b"\xd1", b"\xd2")
+
+_logger = logging.getLogger("kvcs.cli")
+
+type Stamp = tuple[tuple[str, int, int, int], ...]
+"""What a file or the files of a directory looked like."""
+
+
+def encode_token(token: bytes) -> str:
+    """Return a token as text: base64url without padding."""
+    return base64.urlsafe_b64encode(token).rstrip(b"=").decode()
+
+
+def decode_token(content: bytes) -> bytes | None:
+    """Return the CWT that a file holds, as octets or as text; None if it holds something else."""
+    if content.startswith(_TAGS):
+        return content
+    text = content.strip()
+    if not _BASE64URL.fullmatch(text):
+        return None
+    try:
+        octets = base64.urlsafe_b64decode(text + b"=" * (-len(text) % 4))
+    except binascii.Error:
+        return None
+    return octets if octets.startswith(_TAGS) else None
+
+
+def read_tokens(path: Path | None, key: str) -> tuple[Token, ...]:
+    """Return what is presented: the token in a file, or nothing without a file.
+
+    Args:
+        path: The file.
+        key: Name of the setting, for errors.
+
+    Raises:
+        ConfigError: The file cannot be read, is empty or too large. What it holds is not shown.
+    """
+    if path is None:
+        return ()
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_TOKEN_BYTES + 1)
+    except OSError as error:
+        got = f"{path}: {error.strerror}"
+        raise ConfigError(key, "a file that can be read", got) from error
+    if not 0 < len(content.strip()) <= _MAX_TOKEN_BYTES:
+        expected = f"a token of 1..{_MAX_TOKEN_BYTES} octets"
+        raise ConfigError(key, expected, str(path))
+    cwt = decode_token(content)
+    if cwt is None:
+        return (Token.use_value(content.strip()),)
+    return (Token.use_value(cwt, token_type=TOKEN_TYPE),)
+
+
+def stamp(path: Path) -> Stamp:
+    """Return what a file, or the files right in a directory, look like now."""
+    try:
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        return tuple(
+            (file.name, status.st_mtime_ns, status.st_size, status.st_ino)
+            for file in files
+            if (status := file.stat())
+        )
+    except OSError:
+        return ()
+
+
+@asynccontextmanager
+async def following_tokens(
+    path: Path | None, key: str, present: Callable[[tuple[Token, ...]], None]
+) -> AsyncGenerator[None]:
+    """Present the token in a file whenever it was written anew, until the end of the block.
+
+    Args:
+        path: The file; None for no token.
+        key: Name of the setting, for errors.
+        present: Takes the tokens.
+
+    Raises:
+        ConfigError: The file cannot be read when the block begins.
+    """
+    if path is None:
+        yield
+        return
+    seen, shown = stamp(path), read_tokens(path, key)
+
+    async def follow() -> None:
+        nonlocal seen, shown
+        while True:
+            await asyncio.sleep(_LOOK_INTERVAL)
+            found = stamp(path)
+            if found in (seen, ()):
+                continue
+            seen = found
+            try:
+                tokens = read_tokens(path, key)
+            except ConfigError as error:
+                _logger.warning("the token stays as it was: %s", error)
+                continue
+            if tokens != shown:
+                shown = tokens
+                _logger.info("a new token is in %s", path)
+                present(tokens)
+
+    follower = asyncio.create_task(follow(), name=f"follow {path}")
+    try:
+        yield
+    finally:
+        follower.cancel()
+        await asyncio.wait([follower])

@@ -1,0 +1,166 @@
+"""The policy of a relay, made of its settings, and kept up to date with the files that they name.
+
+Keys and the token for the parents are read again when SIGHUP arrives, and when their files have
+changed. What cannot be read then changes nothing, and is a line in the log: a relay neither
+forgets its keys nor ends because a file is being written.
+"""
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from kvcs.c4m import ClaimNumbers, TokenConfig, TokenKey
+from kvcs.cli._tokens import following_tokens, stamp
+from kvcs.cli.relay.schema import Authorization, Settings
+from kvcs.errors import ConfigError
+from kvcs.keyring import KeyRing, Purpose, decode_keys, load_ring, load_ring_file
+from kvcs.keyring.files import read_file
+from kvcs.keyring.jwk import JwkLimits
+from kvcs.relay import Authorize, Relay, TokenPolicy, allow_all, deny_all
+
+__all__ = ("following_files", "policy", "token_keys")
+
+_KEY: Final = "authorization.keys (--token-keys)"
+_FIXED: Final[dict[str, Authorize]] = {
+    "this-machine": allow_all,
+    "allow-anyone": allow_all,
+    "deny": deny_all,
+}
+
+_logger = logging.getLogger("kvcs.cli")
+
+
+def policy(settings: Settings) -> Authorize:
+    """Return the policy.
+
+    Raises:
+        ConfigError: It has no keys, or they cannot be used; or keys are named for another policy.
+    """
+    authorization = settings.authorization
+    if authorization.policy != "c4m":
+        if authorization.keys is not None:
+            expected = f'no keys beside policy = "{authorization.policy}"'
+            raise ConfigError(_KEY, expected)
+        return _FIXED[authorization.policy]
+    return TokenPolicy(token_keys(authorization.keys), _token_config(authorization))
+
+
+def token_keys(path: Path | None) -> tuple[TokenKey, ...]:
+    """Return the keys that verify tokens.
+
+    Args:
+        path: Directory of a key ring, a file with one, or a file with a JWK or a JWK Set.
+
+    Raises:
+        ConfigError: None was named, it cannot be used, or no key in it verifies tokens.
+    """
+    if path is None:
+        raise ConfigError(_KEY, "a key ring, or a file with JSON Web Keys, that verifies tokens")
+    try:
+        keys = _ring(path).token_verifiers
+    except ConfigError as error:
+        raise ConfigError(_KEY, error.expected, error.got or f"{path}: {error.key}") from error
+    if not keys:
+        raise ConfigError(_KEY, "at least one key that verifies tokens", str(path))
+    return keys
+
+
+@asynccontextmanager
+async def following_files(relay: Relay, settings: Settings) -> AsyncGenerator[None]:
+    """Keep a relay up to date with the files of its settings, until the end of the block."""
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(
+            following_tokens(
+                settings.upstream_token_file, "upstream_token_file", relay.authorize_upstream
+            )
+        )
+        found = relay.policy
+        if isinstance(found, TokenPolicy) and settings.authorization.keys is not None:
+            follower = _Follower(relay, found, settings.authorization)
+            await stack.enter_async_context(follower.following())
+        yield
+
+
+class _Follower:
+    """Gives a policy its keys anew when they have changed."""
+
+    def __init__(self, relay: Relay, used: TokenPolicy, authorization: Authorization) -> None:
+        assert authorization.keys is not None
+        self._relay = relay
+        self._policy = used
+        self._path = authorization.keys
+        self._interval = authorization.reload_interval
+        self._seen = stamp(self._path)
+        self._keys = token_keys(self._path)
+        self._asked = asyncio.Event()
+
+    @asynccontextmanager
+    async def following(self) -> AsyncGenerator[None]:
+        """Look until the end of the block."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, self._asked.set)
+        task = asyncio.create_task(self._follow(), name="follow token keys")
+        try:
+            yield
+        finally:
+            loop.remove_signal_handler(signal.SIGHUP)
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._interval):
+                    await self._asked.wait()
+            except TimeoutError:
+                if stamp(self._path) in (self._seen, ()):
+                    continue
+            self._asked.clear()
+            self._look()
+
+    def _look(self) -> None:
+        self._seen = stamp(self._path)
+        try:
+            keys = token_keys(self._path)
+        except ConfigError as error:
+            _logger.warning("the keys stay as they were: %s", error)
+            return
+        _logger.info("%d keys verify tokens", len(keys))
+        if keys != self._keys:
+            self._keys = keys
+            self._policy.replace_keys(keys)
+            self._relay.review()
+
+
+def _ring(path: Path) -> KeyRing:
+    if path.is_dir():
+        return load_ring(path) or KeyRing()
+    content = read_file(path, max_bytes=JwkLimits().max_bytes)
+    if content is None:
+        raise ConfigError(_KEY, "a directory or a file", f"{path}: not there")
+    try:
+        return decode_keys(content, str(path), Purpose.VERIFIER)
+    except ConfigError as error:
+        try:
+            return load_ring_file(path)
+        except ConfigError:
+            raise error from None
+
+
+def _token_config(authorization: Authorization) -> TokenConfig:
+    try:
+        return TokenConfig(
+            numbers=ClaimNumbers(
+                moqt=authorization.moqt_claim, revalidation=authorization.revalidation_claim
+            ),
+            leeway=authorization.leeway,
+            max_token_bytes=authorization.max_token_bytes,
+            issuer=authorization.issuer,
+            audience=authorization.audience,
+        )
+    except ConfigError as error:
+        raise ConfigError(f"authorization.{error.key}", error.expected, error.got) from error
