@@ -1,11 +1,13 @@
 """Trees of relays: who finds what, what crosses the links, and what becomes of lost parents."""
 
 import asyncio
+from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import pytest
 from tests.sim.forest import (
+    LAYERS,
     A,
     B,
     C,
@@ -18,6 +20,9 @@ from tests.sim.forest import (
     url,
 )
 
+from kvcs.endpoint.connect import connect
+from kvcs.moqt.session import events as ev
+from kvcs.names import TrackNamespace
 from kvcs.relay import RelayLimits
 from kvcs.testing import LinkProfile, run
 
@@ -114,6 +119,78 @@ def test_a_large_object_that_is_fetched_goes_through_three_relays_while_it_arriv
     # that the network carries, of 64 KiB, and not that of the Objects.
     assert early < 0.5 * late
     assert early_bytes == late_bytes
+
+
+# SUBSCRIBE_TRACKS.
+
+
+class Watcher:
+    """Subscribes to all Tracks of a scope at one relay, and notes what comes."""
+
+    def __init__(self, connection):
+        self.connection = connection
+        self.tracks = {}  # by request
+        self.objects = Counter()  # by Track and Location
+        self.done = Counter()  # by Track
+        connection.listen(self.receive)
+
+    def receive(self, event):
+        if not isinstance(event, ev.PublishReceived):
+            return
+        self.tracks[event.request_id] = event.track.name
+        self.connection.on_request(event.request_id, self.note)
+        self.connection.session.accept(event.request_id, now=self.connection.now)
+        self.connection.wake()
+
+    def note(self, event):
+        match event:
+            case ev.ObjectReceived(request_id=request_id, obj=obj) if not obj.status:
+                self.objects[self.tracks[request_id], obj.location] += 1
+            case ev.PublishDoneReceived(request_id=request_id):
+                self.done[self.tracks[request_id]] += 1
+
+
+@pytest.mark.parametrize(("source", "sinks"), [(A, (A, B, C)), (B, (A, B, C)), (C, (B, B))])
+def test_tracks_that_are_pushed_at_one_relay_reach_all_who_want_them_once(world, source, sinks):
+    async def scenario():
+        here = world()
+        async with (
+            relay(here.network, A) as a,
+            relay(here.network, B, A) as b,
+            relay(here.network, C, A) as c,
+            AsyncExitStack() as stack,
+        ):
+            await settled(b, c)
+            watchers = []
+            for port in sinks:
+                connection = await stack.enter_async_context(
+                    connect(url(port), transport=here.network)
+                )
+                watchers.append(Watcher(connection))
+                await connection.answer(connection.subscribe_tracks(TrackNamespace()))
+            await asyncio.sleep(0.2)
+            async with (
+                publisher(here, source, push=True) as it,
+                it.publication(here.tokens) as publication,
+            ):
+                await produce(here, publication)
+                await asyncio.sleep(1)
+            await asyncio.sleep(1)
+        return watchers, [it.statistics() for it in (a, b, c)]
+
+    watchers, statistics = run(scenario())
+
+    for watcher in watchers:
+        # All Objects of both data Tracks, 5 blocks of each layer; and the manifest.
+        data = {key: count for key, count in watcher.objects.items() if b"raw" in key[0]}
+        assert len(data) == 2 * LAYERS * 5
+        assert set(watcher.objects.values()) == {1}
+        assert len(watcher.tracks) == len(watcher.done) == 3
+    # Each Object crosses each link once, and those alone that lead to somebody.
+    for port, statistic in zip((A, B, C), statistics, strict=True):
+        is_on_the_way = port in (A, source, *sinks)
+        assert statistic.objects_rejected == {}
+        assert (statistic.objects_in > 0) is is_on_the_way
 
 
 # Circles.

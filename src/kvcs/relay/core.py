@@ -51,7 +51,7 @@ from kvcs.relay.namespaces import (
     PeerId,
 )
 from kvcs.relay.peer import Link, Listener, Peer
-from kvcs.relay.refusal import Refusal
+from kvcs.relay.refusal import UNINTERESTED, Refusal
 from kvcs.relay.statistics import Metrics, RelayStatistics, frozen_counts
 from kvcs.relay.tracks import Track
 from kvcs.relay.tree import Tree
@@ -207,6 +207,8 @@ class RelayCore:
                 self.journal.session_opened(peer, event.options.implementation)
                 self.drain.ask(peer, now=self._now)
                 self.tree.set_up(peer, event.options, now=self._now)
+                if peer.is_relay and not peer.session.is_closed:
+                    self.discovery.interest.attach(peer, now=self._now)
             case GoawayReceived(request_id=None):
                 peer.going_away = True
             case SessionClosed():
@@ -393,11 +395,26 @@ class RelayCore:
         self._release(track)
 
     def _receive_publish(self, peer: Peer, track: Track, event: PublishReceived) -> None:
+        now = self._now
         waiting = {p.id for p in self._peers.values() if track.demand.awaits_publisher(p)}
-        peer.session.accept(event.request_id, now=self._now)
-        peer.wake()
-        track.supply.publish(peer, event, now=self._now)
-        self.discovery.offer(track, excluded={peer.id, *waiting}, now=self._now)
+        if peer.is_relay and not self._takes_from_relay(peer, track, event):
+            self.refuse(peer, event.request_id, UNINTERESTED, now=now)
+        else:
+            peer.session.accept(event.request_id, now=now)
+            peer.wake()
+            track.supply.publish(peer, event, now=now)
+        self.discovery.offer(track, excluded={peer.id, *waiting}, now=now)
+
+    def _takes_from_relay(self, peer: Peer, track: Track, event: PublishReceived) -> bool:
+        """Tell whether a Track that another relay publishes is to come from there.
+
+        Not what comes already: twice would double what crosses the link.
+        """
+        if track.supply.note_offer():
+            return False
+        return not track.demand.is_idle or self.discovery.is_wanted(
+            track.name, event.properties, except_for=peer.id
+        )
 
     def _track(self, name: FullTrackName) -> Track | None:
         track = self._tracks.get(name)

@@ -154,7 +154,7 @@ class Demand:
             access: What it goes by.
             now: Monotonic seconds.
         """
-        if self._is_published_to(peer):
+        if self.is_published_to(peer):
             return True
         store = self.supply.store
         without = parameters.include_properties is False
@@ -182,9 +182,11 @@ class Demand:
         peer.granted[request_id] = access
         self._serve(peer, request_id, delivery)
         self._published.add(peer.route(request_id))
+        if delivery.terms.forward:
+            self.supply.resume(now=now)
         return True
 
-    def _is_published_to(self, peer: Peer) -> bool:
+    def is_published_to(self, peer: Peer) -> bool:
         """Tell whether a PUBLISH of ours to this peer is going on."""
         routes = (route for route in self._published if route.peer == peer.id)
         return any(not self._served[route].delivery.finished for route in routes)

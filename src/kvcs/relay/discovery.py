@@ -23,8 +23,10 @@ from kvcs.moqt.session.events import (
 )
 from kvcs.moqt.wire.filters import matches_track, replace_filters
 from kvcs.moqt.wire.parameters import Parameters
-from kvcs.names import TrackNamespace
+from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
+from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay.admission import Admission, NamespaceRequest
+from kvcs.relay.auth import Access
 from kvcs.relay.config import RelayLimits
 from kvcs.relay.namespaces import (
     Change,
@@ -36,6 +38,7 @@ from kvcs.relay.namespaces import (
 )
 from kvcs.relay.peer import Peer
 from kvcs.relay.refusal import Refusal
+from kvcs.relay.track_interest import TrackInterest
 from kvcs.relay.tracks import Track
 from kvcs.relay.upward import Upward
 
@@ -82,6 +85,10 @@ class _Host(Protocol):
         """Return an open session."""
         ...
 
+    def track(self, name: FullTrackName) -> Track | None:
+        """Return a Track with any state."""
+        ...
+
     def tracks_below(self, prefix: TrackNamespace) -> list[Track]:
         """Return the Tracks with any state in a namespace or below it."""
         ...
@@ -93,6 +100,7 @@ class Discovery:
     Attributes:
         namespaces: What is listed, and for whom.
         upward: What is said about it to the parent.
+        interest: Which Tracks other relays are asked to publish.
     """
 
     def __init__(self, host: _Host) -> None:
@@ -102,6 +110,7 @@ class Discovery:
         self.upward = Upward(
             host, self.namespaces, lambda changes, now: self.announce(changes, now=now)
         )
+        self.interest = TrackInterest(host, self._skip_for_all)
         self._host = host
         self._expressed: dict[Route, TrackNamespace] = {}
         self._unanswered: dict[Route, list[UpdateReceived]] = {}
@@ -125,7 +134,8 @@ class Discovery:
         for route in self.namespaces.subscribed_by(peer.id):
             self._forget_prefix(route, now)
         for route in self._track_prefixes.of_peer(peer.id):
-            self._forget_track_prefix(route)
+            self._forget_track_prefix(route, now)
+        self.interest.detach(peer)
         for route in self.namespaces.advertised_by(peer.id):
             self.announce(self.namespaces.withdraw(route), now=now)
 
@@ -284,7 +294,13 @@ class Discovery:
         peer.session.accept(event.request_id, now=now)
         peer.follow(event.request_id, partial(self._follow_track_subscriber, peer, route))
         peer.wake()
+        self._want_tracks(route, now)
         self._publish_all_to(route, event.prefix, now)
+
+    def _want_tracks(self, route: Route, now: float) -> None:
+        """Have other relays publish what a subscriber of a prefix wants."""
+        prefix, terms = self._track_prefixes.prefix(route), self._track_terms[route]
+        self.interest.want(route, prefix, forward=terms.forward is not False, now=now)
 
     def _publish_all_to(self, route: Route, prefix: TrackNamespace, now: float) -> None:
         for track in self._host.tracks_below(prefix):
@@ -294,7 +310,7 @@ class Discovery:
     def _follow_track_subscriber(self, peer: Peer, route: Route, event: Event, now: float) -> None:
         if not isinstance(event, UpdateReceived):
             peer.forget(route.request_id)
-            self._forget_track_prefix(route)
+            self._forget_track_prefix(route, now)
             return
         parameters = event.parameters
         prefix = parameters.track_namespace_prefix
@@ -308,26 +324,27 @@ class Discovery:
                 code = refusal.code
         if code is not None:
             self._refuse_move(peer, route, code, now)
-            self._forget_track_prefix(route)
+            self._forget_track_prefix(route, now)
             return
         self._track_terms[route] = _updated(self._track_terms[route], parameters)
+        self._want_tracks(route, now)
         peer.session.accept_update(route.request_id, now=now)
         peer.wake()
         if prefix is not None or parameters.range_filters:
             self._publish_all_to(route, self._track_prefixes.prefix(route), now)
 
-    def _forget_track_prefix(self, route: Route) -> None:
+    def _forget_track_prefix(self, route: Route, now: float) -> None:
         self._track_prefixes.remove(route)
         self._track_terms.pop(route, None)
+        self.interest.forget(route, now=now)
 
     def _publish_to(self, route: Route, suffix: TrackNamespace, track: Track, now: float) -> None:
         """Publish a Track to a subscriber of its prefix, or say that it is skipped."""
         subscriber, terms = self._host.peer(route.peer), self._track_terms[route]
-        if subscriber is None or subscriber.session.is_closed:
+        if subscriber is None:
             return
-        if not matches_track(terms.range_filters, track.supply.store.properties):
-            return
-        access = self._host.admission.access_to(subscriber, route.request_id, track.name)
+        properties = track.supply.store.properties
+        access = self._wanted_as(subscriber, route, track.name, properties)
         if access is None:
             return
         if subscriber.is_available and track.demand.publish_to(
@@ -336,6 +353,38 @@ class Discovery:
             return
         subscriber.session.skip_publish(route.request_id, suffix, track.name.name, now=now)
         subscriber.wake()
+
+    def _wanted_as(
+        self, subscriber: Peer, route: Route, name: FullTrackName, properties: Properties
+    ) -> Access | None:
+        """Return by what a subscriber of a prefix may have a Track that it wants, else None."""
+        terms = self._track_terms[route]
+        if subscriber.session.is_closed or not matches_track(terms.range_filters, properties):
+            return None
+        return self._host.admission.access_to(subscriber, route.request_id, name)
+
+    def is_wanted(self, name: FullTrackName, properties: Properties, *, except_for: PeerId) -> bool:
+        """Tell whether a subscriber of a prefix other than one peer wants a Track."""
+        for route, _ in self._track_prefixes.matching(name.namespace):
+            subscriber = self._host.peer(route.peer)
+            if route.peer == except_for or subscriber is None:
+                continue
+            if self._wanted_as(subscriber, route, name, properties) is not None:
+                return True
+        return False
+
+    def _skip_for_all(self, relay: Peer, name: FullTrackName, now: float) -> None:
+        """Tell subscribers of a prefix that a Track is skipped which a relay could not publish."""
+        track = self._host.track(name)
+        for route, suffix in self._track_prefixes.matching(name.namespace):
+            subscriber = self._host.peer(route.peer)
+            if subscriber is None or subscriber is relay:
+                continue
+            if track is not None and track.demand.is_published_to(subscriber):
+                continue
+            if self._wanted_as(subscriber, route, name, EMPTY_PROPERTIES) is not None:
+                subscriber.session.skip_publish(route.request_id, suffix, name.name, now=now)
+                subscriber.wake()
 
 
 def _updated(terms: Parameters, change: Parameters) -> Parameters:

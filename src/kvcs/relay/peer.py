@@ -124,13 +124,18 @@ class Peer:
         """What is served to this peer now."""
         return self._link.outbox.deliveries
 
+    @property
+    def is_relay(self) -> bool:
+        """Whether it is a relay next to this one in a tree."""
+        return self.is_parent or self.ancestry is not None
+
     def may_serve(self, asker: "Peer | None") -> bool:
         """Tell whether this peer may be asked for what `asker` wants.
 
         A relay is never asked for its own sake: it would ask back. Other peers may subscribe
         to what they publish (Section 3.1).
         """
-        return asker is not self or not (self.is_parent or self.ancestry is not None)
+        return asker is not self or not self.is_relay
 
     def route(self, request_id: RequestId) -> Route:
         """Return the address of one request of this session."""

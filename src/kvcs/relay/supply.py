@@ -160,9 +160,21 @@ class Supply:
     def is_pushed_by_others(self, peer_id: PeerId) -> bool:
         """Tell whether a publisher other than this peer sent PUBLISH, and goes on."""
         return any(
-            s.pushed and s.peer.id != peer_id and s.state is UpstreamState.ESTABLISHED
+            s.is_offered and s.peer.id != peer_id and s.state is UpstreamState.ESTABLISHED
             for s in self.subscriptions
         )
+
+    def note_offer(self) -> bool:
+        """Note a PUBLISH of what is received already; False if that is nothing."""
+        for subscription in self.subscriptions:
+            subscription.is_offered = True
+        return bool(self.subscriptions)
+
+    def resume(self, *, now: float) -> None:
+        """Have all publishers forward."""
+        for subscription in self.subscriptions:
+            if subscription.state is UpstreamState.ESTABLISHED:
+                subscription.resume(now=now)
 
     # Subscribing.
 
@@ -190,9 +202,8 @@ class Supply:
         serving = self._serving(asker)
         established = [s for s in serving if s.state is UpstreamState.ESTABLISHED]
         if established:
-            for subscription in established:
-                if forward:
-                    subscription.resume(now=now)
+            for subscription in established if forward else ():
+                subscription.resume(now=now)
             return True
         if serving:
             # One is Pending, or about to be over; either way there will be news.
@@ -215,20 +226,21 @@ class Supply:
             self._subscribe_to(peer, SubscriptionWish(forward=forward), now=now)
 
     def publish(self, peer: Peer, event: PublishReceived, *, now: float) -> None:
-        """Take a PUBLISH that was accepted; what is pushed warms the cache."""
+        """Take a PUBLISH that was accepted; what clients push warms the cache."""
         self.intake.learn_properties(event.properties)
         subscription = UpstreamSubscription.published(self, peer, event, now=now)
         self.subscriptions.append(subscription)
-        subscription.resume(now=now)
+        if self._listener.wants_objects or not peer.is_relay:
+            subscription.resume(now=now)
         self._host.metrics.upstream_subscriptions += 1
         self._watch_join_group(subscription, now)
         self.switchover.established(now=now)
         self._look_again(now)
 
     def unsubscribe(self, *, now: float) -> None:
-        """Cancel the subscriptions that we began."""
+        """Cancel the subscriptions that we began, or asked a relay to begin."""
         for subscription in tuple(self.subscriptions):
-            if not subscription.pushed:
+            if not subscription.pushed or subscription.peer.is_relay:
                 self.subscriptions.remove(subscription)
                 subscription.cancel(StreamResetCode.CANCELLED, now=now)
 

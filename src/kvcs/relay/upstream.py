@@ -155,6 +155,7 @@ class UpstreamSubscription:
         peer: The publisher.
         request_id: The SUBSCRIBE of ours, or the PUBLISH of the publisher.
         pushed: The publisher began it with PUBLISH.
+        is_offered: A publisher sent PUBLISH for the Track, for this subscription or beside it.
         forward: Forward State that we asked for last.
         state: Where it stands.
         live_from: First position that comes on this subscription; None while it is paused.
@@ -166,7 +167,7 @@ class UpstreamSubscription:
     ) -> None:
         self.peer = peer
         self.request_id = request_id
-        self.pushed = False
+        self.pushed = self.is_offered = False
         self.forward = forward
         self.state = UpstreamState.PENDING
         self.live_from: int | None = None
@@ -200,7 +201,7 @@ class UpstreamSubscription:
         """Follow a PUBLISH that was accepted."""
         forward = event.parameters.forward is not False
         subscription = cls(sink, peer, event.request_id, forward=forward)
-        subscription.pushed = True
+        subscription.pushed = subscription.is_offered = True
         subscription._establish(event.parameters, now)
         return subscription
 
