@@ -16,7 +16,6 @@ from tests.attacks.liar import (
     retrieve,
 )
 
-from kvcs.kv import MANIFEST
 from kvcs.moqt.codepoints import ObjectStatus
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES
 from kvcs.names import Location
@@ -119,22 +118,22 @@ def end_somewhere(chance, copy):
 
 
 def flip_manifest(chance, copy):
-    version = chance.randrange(len(copy.tracks[MANIFEST]))
-    data = copy.tracks[MANIFEST][version].payload
+    version = chance.randrange(len(copy.tracks[copy.manifest_name]))
+    data = copy.tracks[copy.manifest_name][version].payload
     for _ in range(chance.randrange(1, 4)):
         data = flip(chance, data)
     copy.manifest(data, version)
 
 
 def cut_manifest(chance, copy):
-    version = chance.randrange(len(copy.tracks[MANIFEST]))
-    data = copy.tracks[MANIFEST][version].payload
+    version = chance.randrange(len(copy.tracks[copy.manifest_name]))
+    data = copy.tracks[copy.manifest_name][version].payload
     copy.manifest(data[: chance.randrange(len(data))], version)
 
 
 def lie_in_a_member(chance, copy):
-    version = chance.randrange(len(copy.tracks[MANIFEST]))
-    manifest = json.loads(copy.tracks[MANIFEST][version].payload)
+    version = chance.randrange(len(copy.tracks[copy.manifest_name]))
+    manifest = json.loads(copy.tracks[copy.manifest_name][version].payload)
     holder = manifest
     while True:
         keys = list(holder) if isinstance(holder, dict) else range(len(holder))
@@ -151,8 +150,8 @@ def lie_in_a_member(chance, copy):
 
 
 def lie_about_a_digest(chance, copy):
-    version = chance.randrange(1, len(copy.tracks[MANIFEST]))
-    manifest = json.loads(copy.tracks[MANIFEST][version].payload)
+    version = chance.randrange(1, len(copy.tracks[copy.manifest_name]))
+    manifest = json.loads(copy.tracks[copy.manifest_name][version].payload)
     digests = manifest["segments"][0]["object_digests"]
     group = chance.choice(digests[chance.choice(list(digests))])
     group[chance.randrange(len(group))] = chance.randbytes(32).hex()
@@ -160,15 +159,15 @@ def lie_about_a_digest(chance, copy):
 
 
 def shuffle_versions(chance, copy):
-    versions = [obj.payload for obj in copy.tracks[MANIFEST]]
+    versions = [obj.payload for obj in copy.tracks[copy.manifest_name]]
     chance.shuffle(versions)
     for version, data in enumerate(versions):
         copy.manifest(data, version)
 
 
 def jump_in_versions(chance, copy):
-    obj = copy.tracks[MANIFEST][-1]
-    copy.replace(MANIFEST, obj, group_id=chance.choice(NUMBERS[3:]))
+    obj = copy.tracks[copy.manifest_name][-1]
+    copy.replace(copy.manifest_name, obj, group_id=chance.choice(NUMBERS[3:]))
 
 
 # Those that read the JSON come before those that spoil it.
