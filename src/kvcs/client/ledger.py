@@ -2,16 +2,17 @@
 
 Theory of operation. A `TrackLedger` belongs to one data track of one segment. Each wanted
 layer is a row of one state octet and one digest per block, so that a row of 4,000 blocks
-costs 132 KB and every question is a search in a bytearray. States only ever move from
-"missing for some reason" to "verified"; a verified block stays verified. A block that came
-before a signed manifest lists it is "unlisted": nothing is to be asked for, and nothing may be
-used. The ledger knows nothing of streams, requests or memory.
+costs 132 KB and every question is a search in a bytearray. Digests take their memory with the
+first block that is verified: a manifest that claims a million blocks costs a million octets a
+row. States only ever move from "missing for some reason" to "verified"; a verified block stays
+verified. A block that came before a signed manifest lists it is "unlisted": nothing is to be
+asked for, and nothing may be used. The ledger knows nothing of streams, requests or memory.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from itertools import pairwise
 from typing import Final
 
 from kvcs.errors import IntegrityError
@@ -99,9 +100,7 @@ class TrackLedger:
 
     def __init__(self, layers: Sequence[int], blocks: int) -> None:
         self.blocks = blocks
-        self._rows = {
-            layer: _Row(bytearray(blocks), bytearray(blocks * DIGEST_BYTES)) for layer in layers
-        }
+        self._rows = {layer: _Row(bytearray(blocks), bytearray()) for layer in layers}
         self._remaining = len(self._rows) * blocks
         self._unlisted = 0
 
@@ -148,6 +147,8 @@ class TrackLedger:
         row = self._rows[layer_index]
         assert row.states[block_index] not in _SETTLED
         row.states[block_index] = BlockState.VERIFIED
+        if not row.digests:
+            row.digests.extend(bytes(self.blocks * DIGEST_BYTES))
         start = block_index * DIGEST_BYTES
         row.digests[start : start + DIGEST_BYTES] = digest
         row.verified += 1
@@ -159,9 +160,8 @@ class TrackLedger:
         row = self._rows.get(layer_index)
         if row is None:
             return
-        for block_index in range(max(blocks.start, 0), min(blocks.stop, self.blocks)):
-            if row.states[block_index] not in _SETTLED:
-                row.states[block_index] = state
+        place = slice(max(blocks.start, 0), max(min(blocks.stop, self.blocks), 0))
+        row.states[place] = row.states[place].translate(_MARKS[state])
 
     def await_list(self, layer_index: int, block_index: int) -> bool:
         """Record a block that no signed manifest lists yet; return True when nothing else lacks."""
@@ -199,14 +199,18 @@ class TrackLedger:
 
     def missing(self) -> Iterator[MissingRun]:
         """Yield what is not verified as runs of one state, by layer and block."""
-        for layer_index, row in self._rows.items():
-            if row.verified == self.blocks:
-                continue
-            states = row.states
-            edges = [i for i in range(1, self.blocks) if states[i] != states[i - 1]]
-            for first, end in pairwise((0, *edges, self.blocks)):
-                if states[first] != BlockState.VERIFIED:
-                    yield MissingRun(layer_index, first, end, BlockState(states[first]))
+        for layer_index in self._rows:
+            yield from self.missing_of(layer_index)
+
+    def missing_of(self, layer_index: int) -> Iterator[MissingRun]:
+        """Yield what is not verified of one wanted layer."""
+        row = self._rows[layer_index]
+        if row.verified == self.blocks:
+            return
+        # A copy, since whoever takes a run may change what comes after it.
+        for run in _RUN.finditer(bytes(row.states)):
+            if (state := run[0][0]) != BlockState.VERIFIED:
+                yield MissingRun(layer_index, run.start(), run.end(), BlockState(state))
 
     def holes(self) -> Iterator[tuple[int, range]]:
         """Yield (layer index, blocks) of every run that is to be asked for."""
@@ -239,7 +243,7 @@ class TrackLedger:
         if row is None or row.confirmed:
             return
         digests = bytearray().join(listed[: self.blocks])
-        if digests != row.digests:
+        if row.verified and digests != row.digests:
             self._compare(layer_index, row, digests)
         row.confirmed = True
 
@@ -259,6 +263,16 @@ class TrackLedger:
         return sum(not row.confirmed for row in self._rows.values())
 
 
+# Blocks of one state, found in the time that a memory scan takes.
+_RUN: Final = re.compile(b"|".join(b"\\x%02x++" % state for state in BlockState))
+# What each state becomes when a block is marked: blocks that have come stay as they are.
+_MARKS: Final = {
+    mark: bytes(
+        state if state in (BlockState.VERIFIED, BlockState.UNLISTED) else mark
+        for state in range(256)
+    )
+    for mark in BlockState
+}
 _SETTLED: Final = (BlockState.VERIFIED, BlockState.UNLISTED)
 
 

@@ -1,8 +1,8 @@
 """What came of a retrieval: values that say what is there, what is missing and why."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Final
 
 from kvcs.client.ledger import BlockState, MissingReason, TrackLedger
@@ -164,23 +164,22 @@ def missing_ranges(
         ledgers: One per track of the segment, of the same layers and blocks.
         pending: For each of them, the reason of blocks that nothing is known about.
     """
-    reasons: dict[int, list[MissingReason | None]] = {}
-    for ledger, default in zip(ledgers, pending, strict=True):
-        for run in ledger.missing():
-            row = reasons.setdefault(run.layer_index, [None] * ledger.blocks)
-            reason = _REASONS.get(run.state, default)
-            row[run.first : run.end] = [
-                _graver(known, reason) for known in row[run.first : run.end]
-            ]
-    for layer_index in sorted(reasons):
-        first = 0
-        for reason, run in groupby(reasons[layer_index]):
-            end = first + sum(1 for _ in run)
-            if reason is not None:
+    for layer_index in ledgers[0].layers:
+        ranks = bytearray(bytes((_THERE,)) * ledgers[0].blocks)
+        for ledger, default in zip(ledgers, pending, strict=True):
+            for run in ledger.missing_of(layer_index):
+                place = slice(run.first, run.end)
+                gravest = _GRAVEST[_REASONS.get(run.state, default)]
+                ranks[place] = ranks[place].translate(gravest)
+        for run in _RUN.finditer(ranks):
+            if (rank := run[0][0]) != _THERE:
                 yield MissingRange(
-                    segment=segment, layer=layer_index, first=first, end=end, reason=reason
+                    segment=segment,
+                    layer=layer_index,
+                    first=run.start(),
+                    end=run.end(),
+                    reason=_BY_GRAVITY[rank],
                 )
-            first = end
 
 
 _REASONS: Final = {
@@ -191,11 +190,15 @@ _REASONS: Final = {
     BlockState.RESET: MissingReason.RESET,
     BlockState.UNLISTED: MissingReason.UNLISTED,
 }
-# Gravest first: what a person must act on before what time may heal.
-_GRAVITY: Final = {reason: rank for rank, reason in enumerate(MissingReason)}
-
-
-def _graver(known: MissingReason | None, reason: MissingReason) -> MissingReason:
-    if known is None:
-        return reason
-    return min(known, reason, key=_GRAVITY.__getitem__)
+# Gravest first: what a person must act on before what time may heal. A block that lacks for two
+# reasons has the one of lower rank; rows of ranks are as long as a manifest says, so that they are
+# changed and read as octets.
+_BY_GRAVITY: Final = tuple(MissingReason)
+_THERE: Final = 255
+_GRAVEST: Final = {
+    reason: bytes(min(known, rank) for known in range(256))
+    for rank, reason in enumerate(_BY_GRAVITY)
+}
+_RUN: Final = re.compile(
+    b"|".join(b"\\x%02x++" % rank for rank in (*range(len(_BY_GRAVITY)), _THERE))
+)
