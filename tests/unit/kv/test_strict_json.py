@@ -1,11 +1,15 @@
 """Strict, bounded reading of JSON, and its canonical form."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvcs.kv.strict_json import (
+    _STRING,
     MAX_SAFE_INTEGER,
     JsonLimits,
     Members,
+    _outside_strings,
     canonical_json,
     decode_json,
     encode_json,
@@ -151,3 +155,13 @@ def test_members_are_taken_by_exact_type():
 def test_members_of_anything_but_an_object_are_refused():
     with pytest.raises(ValueError, match="place is not an object"):
         Members([], "place")
+
+
+@given(st.text('[]{},"a0: \n', max_size=60))
+def test_strings_are_found_alike_by_their_quotes_and_one_by_one(text):
+    data = text.encode()
+    others = bytes(set(range(256)) - set(b"[]{},"))
+
+    by_quotes = _outside_strings(data).translate(None, others)
+
+    assert by_quotes == _STRING.sub(b"", data).translate(None, others)
