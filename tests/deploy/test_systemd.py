@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import kvcs.cli
+from kvcs.cli.relay.run import relay_run
 from kvcs.cli.relay.schema import Settings
 from kvcs.endpoint.certificate import create_dev_certificate
 
@@ -65,6 +66,38 @@ def test_unit_is_what_systemd_takes(tmp_path):
     )
 
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def drop_in():
+    """What the how-to adds to the unit for a relay with parents."""
+    page = (DEPLOY.parent / "docs" / "howto" / "deploy-a-relay.md").read_text()
+    (block,) = re.findall(r"^```ini\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    return block
+
+
+@needs_systemd
+def test_unit_with_the_credentials_of_a_child_is_what_systemd_takes(tmp_path):
+    unit = tmp_path / UNIT.name
+    unit.write_text(UNIT.read_text().replace("/opt/kvcs/bin/kvcs", sys.executable))
+    (tmp_path / f"{UNIT.name}.d").mkdir()
+    (tmp_path / f"{UNIT.name}.d" / "override.conf").write_text(drop_in())
+
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_variables_of_the_drop_in_are_flags_of_the_relay_and_name_its_credentials():
+    flags = {name for parameter in relay_run.params for name in parameter.opts}
+    text = drop_in()
+    credentials = set(re.findall(r"^LoadCredential=([\w.]+):", text, re.MULTILINE))
+    variables = re.findall(r"^Environment=KVCS_(\w+)=%d/([\w.]+)$", text, re.MULTILINE)
+
+    assert len(variables) == len(credentials) == 2
+    assert {file for _, file in variables} == credentials
+    assert {f"--{name.lower().replace('_', '-')}" for name, _ in variables} <= flags
 
 
 @needs_systemd

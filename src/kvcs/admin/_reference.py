@@ -36,6 +36,13 @@ def _lines() -> Iterator[str]:
         yield f"| `{count.name}` | {count.kind} | {count.unit} | {label} | {count.text} |"
     for state in STATES:
         yield f"| `{state.name}` | gauge | {state.unit} |  | {state.text} |"
+    yield from ("", "| Name | Label | Value | When |", "|---|---|---|---|")
+    for count in COUNTS:
+        if count.label == "code":
+            yield f"| `{count.name}` | `code` | name of a code | see its name in Section 12.3 |"
+        else:
+            for value, text in count.values.items():
+                yield f"| `{count.name}` | `{count.label}` | `{value}` | {text} |"
     yield ""
 
 

@@ -7,6 +7,7 @@ Names follow Prometheus' conventions: ``kvcs_relay_<what>_<unit>``, counters end
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -19,6 +20,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
+from kvcs.errors import RequestErrorCode
 from kvcs.relay import RelayStatistics
 
 __all__ = ("COUNTS", "STATES", "Count", "Kind", "State", "exposition")
@@ -42,6 +44,8 @@ class Count:
         unit: What it counts.
         text: What it means.
         label: What its parts are called; empty for a metric without parts.
+        values: What that label may say, and what each value means; for a code, its name in
+            the protocol.
     """
 
     field: str
@@ -50,6 +54,7 @@ class Count:
     unit: str
     text: str
     label: str = ""
+    values: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,43 @@ class State:
     unit: str
     text: str
 
+
+_CODES: Final = {
+    code.name: f"REQUEST_ERROR with code {code:#x}"
+    for code in RequestErrorCode
+    if code is not RequestErrorCode.DOES_NOT_EXIST
+}
+_REJECTED: Final = {
+    "duplicate": "it was here already, the same",
+    "malformed": "it contradicts the Track",
+}
+_EVICTED: Final = {
+    "idle": "room was needed, and nobody used it",
+    "passed": "room was needed, and every subscriber had it",
+    "needed": "room was needed, and nothing else was left: subscribers fetch it again or end",
+    "oversized": "its publication exceeds the cache by itself, and is served without being kept",
+    "expired": "MAX_CACHE_DURATION was over",
+    "removed": "its Track was malformed, or is forgotten",
+}
+_NOT_WRITTEN: Final = {
+    "queue": "the disk is too slow",
+    "budget": "all that could make room is in use",
+    "oversized": "its publication exceeds the disk budget by itself",
+    "tracks": "max_tracks are there, all in use",
+    "expired": "MAX_CACHE_DURATION was over before its turn",
+    "contradicted": "its Track contradicts what is on disk",
+    "failed": "the disk was full or failed shortly before, or with it",
+}
+_DELETED: Final = {
+    "idle": "room was needed, and nobody used it",
+    "oversized": "its publication exceeds the budget by itself",
+    "expired": "MAX_CACHE_DURATION was over",
+    "damaged": "its digest did not match",
+    "contradicted": "what came contradicts it",
+    "clock": "the wall clock went back while the relay was down",
+    "index": "the index was unreadable, and everything with it",
+}
+_FAILURES: Final = {"full": "no room on the file system", "error": "anything else"}
 
 _GAUGE: Final = Kind.GAUGE
 _COUNTER: Final = Kind.COUNTER
@@ -92,7 +134,7 @@ COUNTS: Final = (
     Count("bytes_out", "kvcs_relay_sent_bytes_total", _COUNTER, "bytes",
           "Octets of Objects handed to sessions for sending."),
     Count("objects_rejected", "kvcs_relay_objects_rejected_total", _COUNTER, "objects",
-          "Objects received and not kept.", "reason"),
+          "Objects received and not kept.", "reason", _REJECTED),
     Count("upstream_subscriptions", "kvcs_relay_upstream_subscriptions_total", _COUNTER,
           "subscriptions", "Subscriptions at publishers and parents that were established."),
     Count("upstream_fetches", "kvcs_relay_upstream_fetches_total", _COUNTER, "fetches",
@@ -108,15 +150,15 @@ COUNTS: Final = (
     Count("disk_hits", "kvcs_relay_disk_hits_total", _COUNTER, "requests",
           "Those of the hits for which the disk was read."),
     Count("evicted_bytes", "kvcs_relay_cache_evicted_bytes_total", _COUNTER, "bytes",
-          "Octets dropped from memory.", "reason"),
+          "Octets dropped from memory.", "reason", _EVICTED),
     Count("requests_not_found", "kvcs_relay_requests_not_found_total", _COUNTER, "requests",
           "Requests for what is not there (DOES_NOT_EXIST), which is normal: consumers ask for "
           "Tracks that a publication may lack."),
     Count("requests_refused", "kvcs_relay_requests_refused_total", _COUNTER, "requests",
-          "REQUEST_ERRORs sent, but for those of the line above.", "code"),
+          "REQUEST_ERRORs sent, but for those of the line above.", "code", _CODES),
     Count("grants_ended", "kvcs_relay_grants_ended_total", _COUNTER, "requests",
           "Requests that ran and were ended: their token expired, or its key was withdrawn.",
-          "code"),
+          "code", _CODES),
     Count("malformed_tracks", "kvcs_relay_malformed_tracks_total", _COUNTER, "tracks",
           "Tracks that contradicted themselves."),
     Count("disk_bytes", "kvcs_relay_disk_bytes", _GAUGE, "bytes",
@@ -140,11 +182,11 @@ COUNTS: Final = (
     Count("disk_bytes_read", "kvcs_relay_disk_read_bytes_total", _COUNTER, "bytes",
           "Octets read from disk."),
     Count("disk_objects_dropped", "kvcs_relay_disk_objects_dropped_total", _COUNTER, "objects",
-          "Objects that were not written to disk.", "reason"),
+          "Objects that were not written to disk.", "reason", _NOT_WRITTEN),
     Count("disk_evicted_bytes", "kvcs_relay_disk_evicted_bytes_total", _COUNTER, "bytes",
-          "Octets deleted from the disk.", "reason"),
+          "Octets deleted from the disk.", "reason", _DELETED),
     Count("disk_failures", "kvcs_relay_disk_failures_total", _COUNTER, "operations",
-          "Operations of the disk that failed.", "kind"),
+          "Operations of the disk that failed.", "kind", _FAILURES),
     Count("queued_bytes", "kvcs_relay_queued_bytes", _GAUGE, "bytes",
           "Octets that wait for subscribers, in all sessions together."),
 )

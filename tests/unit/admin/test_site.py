@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -152,6 +153,75 @@ async def test_counters_have_the_values_of_the_relay(admin, ask, relay):
 
 def test_every_counter_of_the_relay_is_a_metric():
     assert [count.field for count in COUNTS] == [field.name for field in fields(RelayStatistics)]
+
+
+#: Files of the relay, and how they give a reason there.
+REASONS = {
+    "objects_rejected": ("*.py", (r'objects_rejected\["(\w+)"\]',)),
+    "evicted_bytes": ("cache.py", (r'_drop(?:_passed_of)?\(entry, (?:\w+, )?"(\w+)"',)),
+    "disk_objects_dropped": (
+        "disk/[tw]r[ai]*.py",
+        (
+            *(r'objects_dropped\["(\w+)"\]', r'return "(\w+)"$'),
+            r'abandon\(self, "(\w+)"\)',
+        ),
+    ),
+    "disk_evicted_bytes": (
+        "disk/*.py",
+        (
+            *(r'\.evicted_bytes\["(\w+)"\]', r'abandon\(self, "(\w+)"\)'),
+            *(r'evict\(namespace, "(\w+)"\)', r'_discarded\["(\w+)"\]'),
+            *(r'reason = "(\w+)" if', r'went_back else "(\w+)"'),
+        ),
+    ),
+    "disk_failures": ("disk/executor.py", (r'"(full|error)"',)),
+}
+
+
+@pytest.mark.parametrize("field", REASONS)
+def test_values_of_labels_are_those_that_the_relay_uses(field):
+    files, patterns = REASONS[field]
+    texts = [path.read_text() for path in (ROOT / "src" / "kvcs" / "relay").glob(files)]
+    used = {
+        value
+        for text in texts
+        for pattern in patterns
+        for value in re.findall(pattern, text, re.MULTILINE)
+    }
+    (count,) = [count for count in COUNTS if count.field == field]
+
+    assert used == set(count.values)
+
+
+def test_every_label_says_what_its_values_are():
+    assert all(bool(count.label) == bool(count.values) for count in COUNTS)
+
+
+PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "deploy" / "alerts.yml"])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_metrics_that_are_written_about_are_there(page):
+    counts = {count.name: count for count in COUNTS}
+    text = page.read_text(encoding="utf-8")
+    named = set(re.findall(r"kvcs_relay_\w*[a-z]", text))
+    parts = re.findall(r'(kvcs_relay_\w+)\{(\w+)="(\w+)"\}', text)
+
+    assert named <= counts.keys() | {state.name for state in STATES} | {"kvcs_relay_info"}
+    for name, label, value in parts:
+        assert (counts[name].label, value in counts[name].values) == (label, True)
+
+
+def test_alerts_are_rules_that_say_what_is_wrong():
+    yaml = pytest.importorskip("yaml", reason="no YAML library")
+    (group,) = yaml.safe_load((ROOT / "deploy" / "alerts.yml").read_text())["groups"]
+    names = [rule["alert"] for rule in group["rules"]]
+
+    assert len(set(names)) == len(names) > 5
+    for rule in group["rules"]:
+        assert set(rule) <= {"alert", "expr", "for", "annotations"}
+        assert rule["expr"].count("(") == rule["expr"].count(")")
+        assert rule["annotations"]["summary"].endswith(".")
 
 
 def test_names_of_metrics_follow_the_conventions():
