@@ -7,13 +7,14 @@ import sys
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.integration.model import BLOCK_TOKENS, small_model
 from tests.integration.test_cli import first_line, free_port, process
 
 from kvcs.client import Consumer, ConsumerConfig, Publisher, PublisherConfig
 from kvcs.endpoint.certificate import create_dev_certificate
 from kvcs.endpoint.connect import ConnectConfig, connect
 from kvcs.engines.file import SAMPLE_CACHE
-from kvcs.kv import Component, Descriptor, Dtype, Layout, ScopeKey
+from kvcs.kv import Component, Layout, ScopeKey
 from kvcs.kv.sealing import ObjectKey, ObjectKeys
 from kvcs.transport.interface import ClientTls, TransportConfig
 
@@ -22,17 +23,8 @@ pytestmark = pytest.mark.timeout(120)
 LAYERS = 4
 BLOCKS = 3
 SCOPE_KEY = ScopeKey(bytes(range(32)))
-DESCRIPTOR = Descriptor(
-    layers=LAYERS,
-    block_tokens=16,
-    dtype=Dtype.FLOAT16,
-    position="rope-applied",
-    weights_sha256="11" * 32,
-    tokenizer_sha256="22" * 32,
-    kv_heads=4,
-    head_dim=64,
-)
-TOKENS = list(range(16 * BLOCKS + 1))
+DESCRIPTOR = small_model(LAYERS)
+TOKENS = list(range(BLOCK_TOKENS * BLOCKS + 1))
 PATIENCE = 30
 QUICK = TransportConfig(idle_timeout=2, connect_timeout=2)
 DATA_OBJECTS = 2 * LAYERS * BLOCKS

@@ -2,26 +2,19 @@
 
 import asyncio
 
+from tests.integration.model import BLOCK_TOKENS, small_model
+
 from kvcs.client import Consumer, Publisher
 from kvcs.endpoint.certificate import create_dev_certificate
 from kvcs.endpoint.connect import ConnectConfig, connect
-from kvcs.kv import Component, Descriptor, Dtype, Layout, ScopeKey
+from kvcs.kv import Component, Layout, ScopeKey
 from kvcs.relay import Relay, RelayConfig, allow_all
 from kvcs.transport.interface import ClientTls, TransportConfig
 
 LAYERS, BLOCKS = 80, 2
 SCOPE_KEY = ScopeKey(bytes(32))
-DESCRIPTOR = Descriptor(
-    layers=LAYERS,
-    block_tokens=16,
-    dtype=Dtype.FLOAT16,
-    position="rope-applied",
-    weights_sha256="11" * 32,
-    tokenizer_sha256="22" * 32,
-    kv_heads=2,
-    head_dim=64,
-)
-TOKENS = list(range(16 * BLOCKS + 1))
+DESCRIPTOR = small_model(LAYERS, kv_heads=2)
+TOKENS = list(range(BLOCK_TOKENS * BLOCKS + 1))
 
 
 def test_default_grant_of_streams_is_enough_for_both_tracks_of_80_layers():

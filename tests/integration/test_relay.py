@@ -4,29 +4,21 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.integration.model import BLOCK_TOKENS, small_model
 
 from kvcs.client import Consumer, Publisher
 from kvcs.endpoint.certificate import create_dev_certificate
 from kvcs.endpoint.connect import ConnectConfig, connect
 from kvcs.errors import RequestErrorCode, RequestRejected
-from kvcs.kv import Component, Descriptor, Dtype, Layout, ScopeKey
+from kvcs.kv import Component, Layout, ScopeKey
 from kvcs.relay import AccessAction, Relay, RelayConfig, allow_all
 from kvcs.transport.interface import ClientTls, TransportConfig
 
 LAYERS = 4
 BLOCKS = 3
 SCOPE_KEY = ScopeKey(bytes(range(32)))
-DESCRIPTOR = Descriptor(
-    layers=LAYERS,
-    block_tokens=16,
-    dtype=Dtype.FLOAT16,
-    position="rope-applied",
-    weights_sha256="11" * 32,
-    tokenizer_sha256="22" * 32,
-    kv_heads=4,
-    head_dim=64,
-)
-TOKENS = list(range(16 * BLOCKS + 1))
+DESCRIPTOR = small_model(LAYERS)
+TOKENS = list(range(BLOCK_TOKENS * BLOCKS + 1))
 PATIENCE = 20
 # Slower than a consumer needs to subscribe, so that one joins in the middle.
 PACE = 0.2

@@ -5,12 +5,13 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
+from tests.integration.model import BLOCK_TOKENS, small_model
 
 from kvcs.client import Consumer, Publisher
 from kvcs.endpoint.certificate import create_dev_certificate
 from kvcs.endpoint.connect import ConnectConfig, connect
 from kvcs.errors import RequestErrorCode, RequestRejected
-from kvcs.kv import KVSP_PROVISIONAL, MANIFEST, Component, Descriptor, Dtype, Layout, ScopeKey
+from kvcs.kv import KVSP_PROVISIONAL, MANIFEST, Component, Layout, ScopeKey
 from kvcs.moqt import LocationFilter, Parameters, Token
 from kvcs.names import TrackNamespace
 from kvcs.relay import Relay, RelayConfig
@@ -18,17 +19,8 @@ from kvcs.transport.interface import ClientTls, TransportConfig
 
 PATIENCE = 20
 LAYERS, BLOCKS = 3, 2
-DESCRIPTOR = Descriptor(
-    layers=LAYERS,
-    block_tokens=16,
-    dtype=Dtype.FLOAT16,
-    position="rope-applied",
-    weights_sha256="11" * 32,
-    tokenizer_sha256="22" * 32,
-    kv_heads=2,
-    head_dim=32,
-)
-TOKENS = list(range(16 * BLOCKS + 1))
+DESCRIPTOR = small_model(LAYERS, kv_heads=2, head_dim=32)
+TOKENS = list(range(BLOCK_TOKENS * BLOCKS + 1))
 KEYS = {name: ScopeKey(bytes([number]) * 32) for number, name in enumerate(("ours", "theirs"))}
 SCOPES = {name: KVSP_PROVISIONAL.scope_id(key) for name, key in KEYS.items()}
 QUICK = TransportConfig(idle_timeout=2, connect_timeout=5)
