@@ -15,6 +15,7 @@ from typing import Any
 
 import uvloop
 
+from benchmarks.protection import aes_gcm, consumer_config, publisher_config, seal_calls
 from benchmarks.raw import Forwarder, RawSink, RawSource
 from kvcs.client import Consumer, Publisher
 from kvcs.endpoint.connect import ConnectConfig, connect
@@ -139,7 +140,11 @@ class PublisherNode(Node):
     async def open(self) -> None:
         settings = self.settings
         self.descriptor = descriptor(settings["layers"], settings["object_bytes"])
-        self.publisher = Publisher(scope_key=SCOPE_KEY, descriptor=self.descriptor)
+        self.publisher = Publisher(
+            scope_key=SCOPE_KEY,
+            descriptor=self.descriptor,
+            config=publisher_config(settings.get("protection", "none")),
+        )
         self._publication: AsyncExitStack | None = None
         if "relay_port" in settings:
             self.publisher.attach(await self.connection(settings["relay_port"]))
@@ -158,6 +163,7 @@ class PublisherNode(Node):
         if self._publication is not None:
             await self._publication.aclose()
         self._publication = AsyncExitStack()
+        cpu = cpu_seconds()
         tokens = [index % 50_000 for index in range(blocks * BLOCK_TOKENS)]
         publication = await self._publication.enter_async_context(
             self.publisher.publication(tokens)
@@ -166,7 +172,8 @@ class PublisherNode(Node):
         self._live = (publication, segment, blocks)
         if not live:
             await self.produce()
-        return {"namespace": str(publication.name.namespace())}
+        namespace = str(publication.name.namespace())
+        return {"namespace": namespace, "cpu_s": cpu_seconds() - cpu}
 
     async def produce(self) -> dict[str, Any]:
         """Publish all layers, as fast as they are taken."""
@@ -255,6 +262,7 @@ class ConsumerNode(Node):
 
     async def open(self) -> None:
         self._memory = _Reused()
+        self._config = consumer_config(self.settings.get("protection", "none"))
         self._connection = await self.connection(self.settings["port"])
 
     async def plain(self, namespace: str, size: int) -> dict[str, Any]:
@@ -371,7 +379,7 @@ class ConsumerNode(Node):
 
     async def round_trip(self, namespace: str) -> dict[str, Any]:
         """Measure a request that is answered at once, on a connection that is idle."""
-        track = FullTrackName(TrackNamespace.parse(namespace), b"manifest")
+        track = FullTrackName(TrackNamespace.parse(namespace), DATA_TRACKS[0])
         trips: list[float] = []
         for _ in range(9):
             started_at = time.monotonic()
@@ -381,7 +389,7 @@ class ConsumerNode(Node):
 
     async def verified(self, namespace: str) -> dict[str, Any]:
         """Retrieve the publication into memory of our own, every byte verified."""
-        consumer = Consumer(self._connection, scope_key=SCOPE_KEY)
+        consumer = Consumer(self._connection, scope_key=SCOPE_KEY, config=self._config)
         name = PublicationName.parse(TrackNamespace.parse(namespace))
         cpu, started_at = cpu_seconds(), time.monotonic()
         retrieval = consumer.retrieve(consumer.candidate(name), memory=self._memory, timeout=60)
@@ -398,6 +406,20 @@ class ConsumerNode(Node):
         }
 
 
+class CipherNode(Node):
+    """Encrypts and decrypts as many octets as Objects have, and nothing else."""
+
+    async def aes_gcm(self, object_bytes: int, count: int) -> dict[str, Any]:
+        """Run AES-GCM over the plaintexts of so many Objects, there and back."""
+        cpu = cpu_seconds()
+        aes_gcm(object_bytes, count)
+        return {"cpu_s": cpu_seconds() - cpu, "bytes": object_bytes * count}
+
+    async def calls(self, object_bytes: int, count: int) -> dict[str, Any]:
+        """Encode, seal and open so many Objects; say what that costs beyond those in clear."""
+        return {"cpu_s": seal_calls(object_bytes, count), "bytes": object_bytes * count}
+
+
 ROLES = {
     "raw-source": RawSourceNode,
     "raw-sink": RawSinkNode,
@@ -405,6 +427,7 @@ ROLES = {
     "publisher": PublisherNode,
     "relay": RelayNode,
     "consumer": ConsumerNode,
+    "cipher": CipherNode,
 }
 
 

@@ -52,8 +52,8 @@ async def run(seconds: float) -> list[Result]:
             trip = (await direct_consumer.ask("round_trip", namespace=direct_name))["seconds"]
         live = await _live(direct, files, direct_port, blocks)
     return [
-        *_results("pipeline/first_layer", samples[0], trip),
-        *_results("pipeline/first_layer/relay", samples[1], trip),
+        *bounded("pipeline/first_layer", samples[0], trip),
+        *bounded("pipeline/first_layer/relay", samples[1], trip),
         Result(name="pipeline/round_trip", value=1e3 * trip, unit="ms"),
         live,
     ]
@@ -78,7 +78,8 @@ async def _live(publisher: Node, files: dict[str, str], port: int, blocks: int) 
     return Result(name="pipeline/live/memory", value=memory, unit="MB of RSS", baseline=kept)
 
 
-def _results(name: str, samples: list[Sample], round_trip: float) -> list[Result]:
+def bounded(name: str, samples: list[Sample], round_trip: float) -> list[Result]:
+    """Compare the time to the first layer with its bound."""
     shares = [{"share": sample["first_s"] / sample["seconds"]} for sample in samples]
     bound = 1.5 / LAYERS + round_trip / median(samples, "seconds")
     return [

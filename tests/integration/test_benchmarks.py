@@ -45,11 +45,32 @@ STALLED = ("relay/beside_stalled", "relay/rss_over_budget_mib", "relay/rss_growt
 SERVED = ("relay/disk_read", "relay/disk_read_cpu")
 RELAY = (*FAN_OUT, *FOREIGN, *TREE, *STALLED, *SERVED)
 DISK = (*SERVED, "disk/write", "disk/read")
-#: Figures that may be zero or less: memory beyond a bound.
-SIGNED = STALLED[1:]
+SECURE = (
+    *(
+        f"secure/{size}/{figure}"
+        for size in ("32KiB", "1MiB")
+        for figure in (
+            *(
+                f"{case}{ending}"
+                for case in ("plain", "digest", "signed", "sealed", "signed+sealed")
+                for ending in ("", "/cpu")
+            ),
+            "aes_gcm",
+            "sealing",
+            "sealing/calls",
+        )
+    ),
+    *(
+        f"pipeline/first_layer/{kind}{figure}"
+        for kind in ("signed", "signed+sealed")
+        for figure in ("", "/first_ms", "/all_ms")
+    ),
+)
+#: Figures that may be zero or less: memory beyond a bound, differences of CPU time.
+SIGNED = (*STALLED[1:], *(name for name in SECURE if "/sealing" in name))
 #: Figures that stand for themselves.
 WITHOUT_BASELINE = {name for name in CODEC if "header" in name or "subscribe" in name} | {
-    name for name in PIPELINE if name.endswith(("_ms", "round_trip"))
+    name for name in (*PIPELINE, *SECURE) if name.endswith(("_ms", "round_trip", "/aes_gcm"))
 }
 
 
@@ -97,10 +118,16 @@ def test_relay_prints_the_results_of_all_its_parts():
     by_name = {row["name"]: row for row in rows}
     backbone = [row["ratio"] for name, row in by_name.items() if "/backbone" in name]
     assert backbone == pytest.approx([1.0] * 2 * len(COUNTS), abs=0.05)
-    assert [by_name[name]["baseline"] for name in SIGNED] == [64.0, 16.0]
+    assert [by_name[name]["baseline"] for name in STALLED[1:]] == [64.0, 16.0]
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(150)
 def test_disk_prints_its_results():
     check(measure("disk"), DISK)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(200)
+def test_secure_prints_its_results():
+    check(measure("secure"), SECURE)

@@ -1,0 +1,145 @@
+"""``secure``: what signatures and seals cost, from the tensors of a publisher to a consumer's.
+
+Every publication is published anew in each round, so that sealing and hashing count: CPU seconds
+are those of publishing and of delivery, both sides. ``plain`` counts octets of Objects, ``digest``
+is the whole consumer, ``signed`` demands a signature, ``sealed`` opens every Object.
+
+``sealing`` is the CPU time by which ``sealed`` exceeds ``digest``, beside AES-GCM of the same
+library over the same Objects, there and back. ``sealing/calls`` is the same without a network.
+"""
+
+from contextlib import AsyncExitStack
+
+from benchmarks.method import MIN_ROUNDS, Node, Result, Sample, compare, median
+from benchmarks.pipeline import LAYERS as PIPELINE_LAYERS
+from benchmarks.pipeline import OBJECT_BYTES as PIPELINE_OBJECT_BYTES
+from benchmarks.pipeline import bounded
+from benchmarks.protection import PROTECTIONS
+from benchmarks.setup import certificate, free_port
+
+LAYERS = 8
+#: Most octets of one publication, of which each kind has one.
+MAX_BYTES = 2**27
+SIZES = {"32KiB": 32 * 1024, "1MiB": 2**20}
+#: The name of each case, how it is protected, and what it is compared with.
+CASES = (
+    ("plain", "none", "digest"),
+    ("digest", "none", "plain"),
+    ("signed", "signed", "digest"),
+    ("sealed", "sealed", "digest"),
+    ("signed+sealed", "signed+sealed", "digest"),
+)
+
+
+async def run(seconds: float) -> list[Result]:
+    """Measure every Object size, and how soon a first layer can be used."""
+    results: list[Result] = []
+    for name, object_bytes in SIZES.items():
+        results += await _size(f"secure/{name}", object_bytes, seconds)
+    return results + await _first_layer(seconds)
+
+
+class _Pair:
+    """A publisher and a consumer of one kind of publication."""
+
+    def __init__(self, publisher: Node, consumer: Node) -> None:
+        self.publisher = publisher
+        self.consumer = consumer
+
+    async def take(self, blocks: int, *, counting: int = 0) -> Sample:
+        """Publish and take; `counting` octets are only counted."""
+        made = await self.publisher.ask("publish", blocks=blocks)
+        before = (await self.publisher.ask("cpu"))["cpu_s"]
+        name = made["namespace"]
+        if counting:
+            sample = await self.consumer.ask("plain", namespace=name, size=counting)
+        else:
+            sample = await self.consumer.ask("verified", namespace=name)
+        sending = (await self.publisher.ask("cpu"))["cpu_s"] - before
+        cpu = made["cpu_s"] + sending + sample["cpu_s"]
+        return {
+            **{key: sample[key] for key in ("seconds", "first_s") if key in sample},
+            "mb_s": sample["bytes"] / sample["seconds"] / 1e6,
+            "cpu_s_per_gb": cpu / (sample["bytes"] / 1e9),
+        }
+
+
+async def _pairs(
+    stack: AsyncExitStack, layers: int, object_bytes: int, kinds: tuple[str, ...] = PROTECTIONS
+) -> dict[str, _Pair]:
+    files, pairs = certificate(), {}
+    for kind in kinds:
+        port = free_port()
+        publisher, consumer = (
+            Node("publisher", certificate=files, port=port, protection=kind, layers=layers,
+                 object_bytes=object_bytes),
+            Node("consumer", certificate=files, port=port, protection=kind),
+        )  # fmt: skip
+        pairs[kind] = _Pair(
+            await stack.enter_async_context(publisher), await stack.enter_async_context(consumer)
+        )
+    return pairs
+
+
+async def _size(name: str, object_bytes: int, seconds: float) -> list[Result]:
+    per_block = 2 * LAYERS * object_bytes
+    async with AsyncExitStack() as stack:
+        pairs = await _pairs(stack, LAYERS, object_bytes)
+        cipher = await stack.enter_async_context(Node("cipher", certificate=certificate()))
+        trial = await pairs["none"].take(max(1, 2**24 // per_block))
+        blocks = max(1, round(min(1e6 * trial["mb_s"] * seconds, MAX_BYTES) / per_block))
+        count = 2 * LAYERS * blocks
+
+        async def alone(command: str) -> Sample:
+            answer = await cipher.ask(command, object_bytes=object_bytes, count=count)
+            return {"cpu_s_per_gb": answer["cpu_s"] / (answer["bytes"] / 1e9)}
+
+        measures = [
+            lambda case=case, kind=kind: pairs[kind].take(
+                blocks, counting=blocks * per_block if case == "plain" else 0
+            )
+            for case, kind, _ in CASES
+        ]
+        *taken, aes_gcm, calls = await compare(
+            [*measures, lambda: alone("aes_gcm"), lambda: alone("calls")], rounds=MIN_ROUNDS
+        )
+    samples = dict(zip((case for case, _, _ in CASES), taken, strict=True))
+    return [
+        *(
+            Result.of(f"{name}/{case}{ending}", unit, key, samples[case], samples[other])
+            for case, _, other in CASES
+            for ending, unit, key in (
+                ("", "MB/s", "mb_s"),
+                ("/cpu", "CPU s/GB, both sides", "cpu_s_per_gb"),
+            )
+        ),
+        Result(name=f"{name}/aes_gcm", value=median(aes_gcm, "cpu_s_per_gb"), unit="CPU s/GB"),
+        _sealing(f"{name}/sealing", _beyond(samples["sealed"], samples["digest"]), aes_gcm),
+        _sealing(f"{name}/sealing/calls", calls, aes_gcm),
+    ]
+
+
+def _beyond(samples: list[Sample], others: list[Sample]) -> list[Sample]:
+    key = "cpu_s_per_gb"
+    return [{key: one[key] - other[key]} for one, other in zip(samples, others, strict=True)]
+
+
+def _sealing(name: str, samples: list[Sample], aes_gcm: list[Sample]) -> Result:
+    return Result.of(name, "CPU s/GB", "cpu_s_per_gb", samples, aes_gcm)
+
+
+async def _first_layer(seconds: float) -> list[Result]:
+    """Measure `pipeline/first_layer` of publications that are protected, directly."""
+    kinds = ("signed", "signed+sealed")
+    per_block = 2 * PIPELINE_LAYERS * PIPELINE_OBJECT_BYTES
+    results: list[Result] = []
+    async with AsyncExitStack() as stack:
+        pairs = await _pairs(stack, PIPELINE_LAYERS, PIPELINE_OBJECT_BYTES, kinds)
+        trial = await pairs[kinds[0]].take(2)
+        blocks = max(2, round(min(1e6 * trial["mb_s"] * seconds, MAX_BYTES) / per_block))
+        samples = await compare([lambda kind=kind: pairs[kind].take(blocks) for kind in kinds])
+        for kind, taken in zip(kinds, samples, strict=True):
+            namespace = (await pairs[kind].publisher.ask("publish", blocks=1))["namespace"]
+            trip = (await pairs[kind].consumer.ask("round_trip", namespace=namespace))["seconds"]
+            results += bounded(f"pipeline/first_layer/{kind}", taken, trip)
+    return results
