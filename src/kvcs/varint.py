@@ -9,9 +9,10 @@ Source: MOQT draft 22, Section 8.1.
 
 from typing import Final
 
-__all__ = ("MAX_VI64", "NeedMore", "decode_vi64", "encode_vi64", "vi64_length")
+__all__ = ("MAX_VI64", "MAX_VI64_BYTES", "NeedMore", "decode_vi64", "encode_vi64", "vi64_length")
 
 MAX_VI64: Final = 2**64 - 1
+MAX_VI64_BYTES: Final = 9
 
 _SINGLE: Final = tuple(bytes((value,)) for value in range(128))
 # For k following octets: prefix bits and mask of the first octet's value bits.

@@ -24,7 +24,6 @@ from tests.attacks.test_mutated_publications import (
 
 from kvcs.kv.sealing import ObjectKey, TrackSealer
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
-from kvcs.names import Location
 from kvcs.testing import LinkProfile, MemoryNetwork, run
 
 PART, PARTS = 50, 20
@@ -50,7 +49,7 @@ def forge_under_another_key(chance, copy):
     track, obj = one_object(chance, copy)
     forged, _ = payload(TRACKS[track], obj.group_id, obj.object_id, chance.randbytes(128))
     sealer = TrackSealer(STRANGER, copy.name.track(track))
-    sealed = sealer.seal(Location(obj.group_id, obj.object_id), obj.publisher_priority, forged)
+    sealed = sealer.seal(obj.group_id, obj.object_id, obj.publisher_priority, forged)
     copy.replace(track, obj, payload=sealed)
 
 

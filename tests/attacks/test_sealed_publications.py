@@ -21,7 +21,6 @@ from kvcs.errors import IntegrityError
 from kvcs.kv import Component, DataTrackName
 from kvcs.kv.sealing import SealReason, TrackCipher, TrackSealer
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
-from kvcs.names import Location
 from kvcs.testing import run
 
 WANTED = 2 * LAYERS * BLOCKS
@@ -96,7 +95,7 @@ def test_an_object_of_another_segment_breaks_the_seal():
     track = copy.name.track(DataTrackName(Component.K, "raw", 1).format())
     obj = copy.find(K, *PLACE)
     clear, _ = payload(Component.K, *PLACE)
-    sealed = TrackSealer(KEY, track).seal(Location(*PLACE), obj.publisher_priority, clear)
+    sealed = TrackSealer(KEY, track).seal(*PLACE, obj.publisher_priority, clear)
     copy.replace(K, obj, payload=sealed)
 
     assert is_rejected(attack(copy), SealReason.SEAL)
@@ -272,7 +271,9 @@ def sealed_by_a_member(data=None, **changes):
     obj = copy.find(K, *PLACE)
     clear, _ = payload(Component.K, *PLACE, data, **changes)
     sealer = TrackSealer(KEY, copy.name.track(K))
-    copy.replace(K, obj, payload=sealer.seal(obj.location, obj.publisher_priority, clear))
+    copy.replace(
+        K, obj, payload=sealer.seal(obj.group_id, obj.object_id, obj.publisher_priority, clear)
+    )
     return copy
 
 

@@ -11,7 +11,7 @@ from kvcs.kv.sealing import (
     TrackSealer,
     sealed_bytes,
 )
-from kvcs.names import FullTrackName, Location
+from kvcs.names import FullTrackName
 
 
 def hold(secret: bytes) -> ObjectKeys:
@@ -25,8 +25,8 @@ def hold(secret: bytes) -> ObjectKeys:
 
 def carry(key: ObjectKey, keys: ObjectKeys, track: FullTrackName, payload: bytes) -> None:
     sealer = TrackSealer(key, track)
-    sealed = sealer.seal(Location(0, 0), 0, payload, memoryview(payload), padded_bytes=100)
+    sealed = sealer.seal(0, 0, 0, payload, memoryview(payload), padded_bytes=100)
     assert_type(sealed, bytes)
     assert_type(sealed_bytes(key, len(payload)), int)
-    obj = SealedPayload(Location(0, 0), 0, key.key_id, sealer.immutable, sealed)
+    obj = SealedPayload(0, 0, 0, key.key_id, sealer.immutable, sealed)
     assert_type(TrackOpener(keys, track).open(obj), memoryview)

@@ -220,15 +220,19 @@ class TrackIntake:
             self._context.counters.payload_bytes += length
             self._reject(layer_index, block_index, refusal)
             return None
-        arrival = SealedArrival(length, partial(self._open, obj, opening))
+        arrival = SealedArrival(length, partial(self._open, obj, opening, length))
         return None if arrival.take(data) else arrival
 
     def _open(
-        self, obj: Object, opening: TrackOpening, parts: Sequence[bytearray | memoryview]
+        self,
+        obj: Object,
+        opening: TrackOpening,
+        length: int,
+        parts: Sequence[bytearray | memoryview],
     ) -> None:
-        self._context.counters.payload_bytes += sum(map(len, parts))
+        self._context.counters.payload_bytes += length
         self._opening += 1
-        opening.take(obj, parts, partial(self._take_opened, obj.group_id, obj.object_id))
+        opening.take(obj, parts, length, partial(self._take_opened, obj.group_id, obj.object_id))
 
     def _take_opened(
         self, layer_index: int, block_index: int, outcome: Opened | IntegrityError

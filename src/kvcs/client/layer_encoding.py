@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kvcs.kv.payload import HEADER_BYTES, BlockPlace, encode_header, encode_payload
 from kvcs.kv.sealing import TrackSealer
-from kvcs.names import Location
+from kvcs.varint import MAX_VI64_BYTES
 
 __all__ = ("LayerSeal", "encode_layer")
 
@@ -50,11 +50,14 @@ def encode_layer(
     places = [_place(first, block_index) for block_index in range(len(blocks))]
     if seal is None:
         return [encode_payload(place, *data) for place, data in zip(places, blocks, strict=True)]
-    payloads = [_sealed(place, data, seal) for place, data in zip(places, blocks, strict=True)]
     size = HEADER_BYTES + sum(memoryview(part).nbytes for part in blocks[0])
+    scratch = bytearray(size + MAX_VI64_BYTES)
+    payloads = [
+        _sealed(place, data, seal, scratch) for place, data in zip(places, blocks, strict=True)
+    ]
     for object_id in range(len(blocks), len(blocks) + seal.padding):
-        location = Location(first.layer_index, object_id)
-        payloads.append((seal.sealer.seal(location, seal.priority, bytes(size)), b""))
+        padding = seal.sealer.seal(first.layer_index, object_id, seal.priority, bytes(size))
+        payloads.append((padding, b""))
     return payloads
 
 
@@ -63,7 +66,12 @@ def _place(first: BlockPlace, block_index: int) -> BlockPlace:
     return replace(first, block_index=block_index, token_start=start)
 
 
-def _sealed(place: BlockPlace, data: Sequence[Buffer], seal: LayerSeal) -> tuple[bytes, bytes]:
+def _sealed(
+    place: BlockPlace, data: Sequence[Buffer], seal: LayerSeal, scratch: bytearray
+) -> tuple[bytes, bytes]:
     header, digest = encode_header(place, *data)
-    location = Location(place.layer_index, place.block_index)
-    return seal.sealer.seal(location, seal.priority, header, *data), digest
+    sealer, priority, _ = seal
+    payload = sealer.seal(
+        place.layer_index, place.block_index, priority, header, *data, scratch=scratch
+    )
+    return payload, digest

@@ -36,7 +36,6 @@ from kvcs.moqt.track.delivery import Delivery
 from kvcs.moqt.track.store import TrackStore
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
-from kvcs.names import Location
 
 __all__ = ("PublishedTrack", "PublishedTracks")
 
@@ -208,8 +207,7 @@ class PublishedTracks:
         size = 0
         if config.pad_segment_blocks is not None:
             size = padded_manifest_bytes(self.manifest, len(payload), config.objects_of)
-        location = Location(self._version, 0)
-        return sealer.seal(location, MANIFEST_PRIORITY, payload, padded_bytes=size)
+        return sealer.seal(self._version, 0, MANIFEST_PRIORITY, payload, padded_bytes=size)
 
     def end_manifest(self) -> None:
         """Note that no further version will come.

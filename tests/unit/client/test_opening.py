@@ -6,13 +6,13 @@ import threading
 import pytest
 
 from kvcs.client import ConsumerConfig
-from kvcs.client.opening import Opening, TrackOpening, clear_payload, key_id_of
+from kvcs.client.opening import BATCH_BYTES, Opening, TrackOpening, clear_payload, key_id_of
 from kvcs.errors import IntegrityError, KeyMissing
 from kvcs.kv.sealing import ObjectKey, ObjectKeys, SealReason, TrackOpener, TrackSealer
 from kvcs.moqt.codepoints import PropertyType
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.properties import Properties
-from kvcs.names import FullTrackName, Location, TrackNamespace
+from kvcs.names import FullTrackName, TrackNamespace
 
 TRACK = FullTrackName(TrackNamespace((b"kvcs-1", b"publication")), b"k.raw.s0")
 KEY = ObjectKey(key_id=7, secret=bytes(range(16)))
@@ -29,7 +29,7 @@ def sealed(object_id=0, payload=PAYLOAD):
         subgroup_id=0,
         publisher_priority=3,
         properties=Properties.of((PropertyType.IMMUTABLE_PROPERTIES, sealer.immutable)),
-        payload=sealer.seal(Location(1, object_id), 3, payload),
+        payload=sealer.seal(1, object_id, 3, payload),
     )
 
 
@@ -45,9 +45,9 @@ class Desk:
         opener, opened_in = self.track._opener, self.threads
 
         class Watched:
-            def open(self, obj):
-                opened_in[obj.location.object_id] = threading.get_ident()
-                return opener.open(obj)
+            def open(self, obj, buffer_of):
+                opened_in[obj.object_id] = threading.get_ident()
+                return opener.open(obj, buffer_of)
 
         self.track._opener = Watched()
 
@@ -57,7 +57,12 @@ class Desk:
     def take(self, object_id=0, obj=None):
         obj = obj or sealed(object_id)
         parts = [memoryview(obj.payload)[:10], memoryview(obj.payload)[10:]]
-        self.track.take(obj, parts, lambda outcome: self.opened.update({object_id: outcome}))
+        self.track.take(obj, parts, len(obj.payload), lambda it: self.note(object_id, it))
+
+    def note(self, object_id, outcome):
+        """A payload is there only while it is answered with."""
+        is_error = isinstance(outcome, IntegrityError)
+        self.opened[object_id] = outcome if is_error else bytes(outcome.payload)
 
     async def until(self, number):
         async with asyncio.timeout(5):
@@ -79,7 +84,7 @@ async def test_few_octets_are_opened_in_the_event_loop_after_the_turn():
 
     assert before == {}
     assert desk.in_loop == [True, True]
-    assert [opened.payload for opened in desk.opened.values()] == [PAYLOAD, PAYLOAD]
+    assert list(desk.opened.values()) == [PAYLOAD, PAYLOAD]
     assert desk.changes == 1
 
 
@@ -133,7 +138,7 @@ async def test_a_thread_that_fails_answers_everyone():
     desk = Desk(open_threshold_bytes=0)
     loop = asyncio.get_running_loop()
 
-    def fail(_):
+    def fail(*_):
         raise MemoryError
 
     desk.track._opener.open = fail
@@ -165,7 +170,7 @@ async def test_what_cannot_be_opened_is_known_before_it_is_kept(changes, refusal
 def test_a_key_id_of_octets_is_none():
     properties = Properties.of((PropertyType.IMMUTABLE_PROPERTIES, b"\x79\x01a"))
 
-    assert key_id_of(sealed()._replace(properties=properties), 0x79) is None
+    assert key_id_of(properties, 0x79) is None
 
 
 def test_a_payload_in_clear_is_taken_by_who_has_no_keys():
@@ -188,3 +193,33 @@ def test_who_has_keys_takes_no_payload_in_clear():
         clear_payload(obj, TrackOpener(KEYS, TRACK), PROPERTY)
 
     assert caught.value.reason == SealReason.UNSEALED
+
+
+async def test_memory_is_used_again_unless_somebody_keeps_a_view():
+    desk = Desk()
+    seen, kept = [], []
+
+    def note(outcome):
+        seen.append(id(outcome.payload.obj))
+        kept.append(outcome.payload[3:7] if len(seen) == 1 else None)
+        desk.opened[len(seen)] = outcome
+
+    for object_id in range(4):
+        obj = sealed(object_id, b"abc%d" % object_id * 100)
+        desk.track.take(obj, [obj.payload], len(obj.payload), note)
+        await desk.until(object_id + 1)
+
+    assert bytes(kept[0]) == b"0abc"
+    assert seen[0] != seen[1] == seen[2] == seen[3]
+
+
+async def test_a_large_heap_is_opened_batch_by_batch():
+    desk = Desk()
+    size = BATCH_BYTES // 4
+    for object_id in range(10):
+        desk.take(object_id, sealed(object_id, bytes(size)))
+    await desk.until(10)
+
+    assert desk.in_loop == [False] * 10
+    assert desk.changes == 3
+    assert desk.opening._workspace._free_bytes <= BATCH_BYTES + size

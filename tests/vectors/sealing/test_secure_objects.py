@@ -8,7 +8,7 @@ import pytest
 from kvcs.kv.sealing import CipherSuite, ObjectKey, ObjectKeys, SealedPayload, TrackOpener
 from kvcs.kv.sealing.cipher import TrackCipher, derive
 from kvcs.kv.sealing.plaintext import decode_plaintext, encode_properties
-from kvcs.names import FullTrackName, Location, TrackNamespace
+from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.varint import encode_vi64
 
 VECTORS = json.loads((Path(__file__).parent / "secure_objects.json").read_text())
@@ -21,7 +21,6 @@ NAMES = [
 TRACK = NAMES[VECTORS["track"]]
 BASE_KEYS = {item["suite"]: bytes.fromhex(item["base_key"]) for item in VECTORS["keys"]}
 OBJECT = VECTORS["object"]
-LOCATION = Location(OBJECT["group"], OBJECT["object"])
 
 
 def properties(pairs):
@@ -97,7 +96,8 @@ def test_an_object_is_encrypted_as_in_the_vectors(item):
 def test_an_object_of_the_vectors_is_opened(item):
     opener = TrackOpener(ObjectKeys([key_of(item["suite"])]), TRACK)
     sealed = SealedPayload(
-        LOCATION,
+        OBJECT["group"],
+        OBJECT["object"],
         OBJECT["priority"],
         VECTORS["key_id"],
         properties(OBJECT["immutable"]),

@@ -13,8 +13,10 @@ Source: draft-ietf-moq-secure-objects, "Key Derivation" and "Encryption".
 """
 
 import struct
+from collections.abc import Callable
 from typing import Final
 
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from kvcs.kv.sealing.key import ObjectKey
@@ -63,7 +65,7 @@ class TrackCipher:
         return f"<TrackCipher {self.key.suite.name}, Key ID {self.key.key_id}>"
 
     def encrypt(
-        self, group_id: int, object_id: int, priority: int, immutable: bytes, plaintext: bytes
+        self, group_id: int, object_id: int, priority: int, immutable: bytes, plaintext: Octets
     ) -> bytes:
         """Encrypt a plaintext; the caller sees to it that no place is used twice.
 
@@ -78,15 +80,34 @@ class TrackCipher:
         return self._aead.encrypt(self._nonce(group_id, object_id), plaintext, aad)
 
     def decrypt(
-        self, group_id: int, object_id: int, priority: int, immutable: bytes, ciphertext: Octets
-    ) -> bytes:
+        self,
+        group_id: int,
+        object_id: int,
+        priority: int,
+        immutable: bytes,
+        ciphertext: Octets,
+        buffer_of: Callable[[int], bytearray] = bytearray,
+    ) -> bytearray:
         """Decrypt what `encrypt` made of the same arguments.
+
+        Args:
+            group_id: Group ID.
+            object_id: Object ID.
+            priority: Publisher Priority.
+            immutable: Serialized Immutable Properties.
+            ciphertext: What was made.
+            buffer_of: Gives the memory for a plaintext of so many octets.
 
         Raises:
             InvalidTag: Anything differs.
         """
+        size_bytes = len(ciphertext) - self.key.suite.tag_bytes
+        if size_bytes < 0:
+            raise InvalidTag
+        plaintext = buffer_of(size_bytes)
         aad = _PLACE.pack(group_id, object_id, priority) + immutable
-        return self._aead.decrypt(self._nonce(group_id, object_id), ciphertext, aad)
+        self._aead.decrypt_into(self._nonce(group_id, object_id), ciphertext, aad, plaintext)
+        return plaintext
 
     def _nonce(self, group_id: int, object_id: int) -> bytes:
         counter = group_id << _OBJECT_ID_BITS | object_id

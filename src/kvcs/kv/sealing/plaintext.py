@@ -64,8 +64,8 @@ def _wide_head(number: int, length: int) -> bytes:
     return number.to_bytes(_TYPE_BYTES) + (_WIDE_VI64 | length).to_bytes(4)
 
 
-def decode_plaintext(plaintext: bytes) -> memoryview | None:
-    """Return the payload, a view, or None when the octets are not such a plaintext."""
+def decode_plaintext(plaintext: bytes | bytearray) -> memoryview | None:
+    """Return the payload, a read-only view, or None when the octets are not such a plaintext."""
     try:
         length, start = decode_vi64(plaintext)
         end = start + length
@@ -73,10 +73,10 @@ def decode_plaintext(plaintext: bytes) -> memoryview | None:
             return None
     except NeedMore:
         return None
-    return memoryview(plaintext)[start:end]
+    return memoryview(plaintext)[start:end].toreadonly()
 
 
-def _is_list(plaintext: bytes, offset: int) -> bool:
+def _is_list(plaintext: bytes | bytearray, offset: int) -> bool:
     """Tell whether nothing stands at `offset`, or one list that fills the rest."""
     if offset == len(plaintext):
         return True

@@ -13,7 +13,7 @@ are a few too low, which the limits do not notice.
 Source: draft-ietf-moq-secure-objects, "Object Processing".
 """
 
-from collections.abc import Buffer
+from collections.abc import Buffer, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -65,14 +65,16 @@ class SealedPayload(NamedTuple):
     """A sealed Object, as it came.
 
     Attributes:
-        location: Its Location.
+        group_id: Its Group ID.
+        object_id: Its Object ID.
         priority: Its Publisher Priority.
         key_id: The Key ID among its Immutable Properties, or None.
         immutable: Its Serialized Immutable Properties.
         payload: Its payload: ciphertext and tag.
     """
 
-    location: Location
+    group_id: int
+    object_id: int
     priority: int
     key_id: int | None
     immutable: bytes
@@ -149,16 +151,25 @@ class TrackSealer:
         return f"<TrackSealer Key ID {self._cipher.key.key_id}, Group {self._group_id}>"
 
     def seal(
-        self, location: Location, priority: int, *parts: Buffer, padded_bytes: int = 0
+        self,
+        group_id: int,
+        object_id: int,
+        priority: int,
+        *parts: Buffer,
+        padded_bytes: int = 0,
+        scratch: bytearray | None = None,
     ) -> bytes:
         """Seal the payload of one Object.
 
         Args:
-            location: Its Location; its Group is not below that of an earlier call.
+            group_id: Its Group ID, not below that of an earlier call.
+            object_id: Its Object ID.
             priority: Its Publisher Priority.
             parts: Its payload, in contiguous parts.
             padded_bytes: Octets that the plaintext is to have, if it has fewer: exactly so many
                 when that is at least ten more, and up to nine more otherwise.
+            scratch: Memory to put the plaintext together in, if it is large enough; nobody else
+                may use it meanwhile. New memory costs more than the encryption.
 
         Returns:
             The sealed payload, to be sent with `immutable`.
@@ -168,21 +179,18 @@ class TrackSealer:
                 the place before; nothing that was sealed is given out.
             ConfigError: The key has sealed as much as it may.
         """
-        group_id, object_id = location.group_id, location.object_id
         if object_id > MAX_OBJECT_ID or group_id < self._group_id:
             reason = "below a Group that was sealed" if group_id < self._group_id else "too high"
+            location = Location(group_id, object_id)
             raise LocalProtocolError(f"Object {location} cannot be sealed: its place is {reason}")
-        length = sum(memoryview(part).nbytes for part in parts)
-        head = encode_vi64(length)
-        missing = padded_bytes - len(head) - length
-        filler = (encode_filler(missing),) if missing > 0 else ()
-        plaintext = b"".join((head, *parts, *filler))
+        plaintext = _plaintext(parts, padded_bytes, scratch)
         self._count(len(plaintext))
         sealed = self._cipher.encrypt(group_id, object_id, priority, self.immutable, plaintext)
         if group_id > self._group_id:
             self._group_id, self._tags = group_id, {}
         tag = sealed[-self._cipher.key.suite.tag_bytes :]
         if self._tags.setdefault(object_id, tag) != tag:
+            location = Location(group_id, object_id)
             raise LocalProtocolError(f"another Object was sealed for {location} before")
         return sealed
 
@@ -216,11 +224,17 @@ class TrackOpener:
     def __repr__(self) -> str:
         return f"<TrackOpener {self._keys!r}>"
 
-    def open(self, sealed: SealedPayload) -> memoryview:
+    def open(
+        self, sealed: SealedPayload, buffer_of: Callable[[int], bytearray] = bytearray
+    ) -> memoryview:
         """Open one Object.
 
+        Args:
+            sealed: The Object.
+            buffer_of: Gives the memory for a plaintext of so many octets.
+
         Returns:
-            Its payload, a view of octets that nobody changes.
+            Its payload, a view into the plaintext.
 
         Raises:
             IntegrityError: It is to be treated as missing. The reason is a `SealReason`.
@@ -233,13 +247,14 @@ class TrackOpener:
             raise _refused(SealReason.UNKNOWN_KEY, f"no object key has Key ID {key_id}")
         if self._failures.get(key_id, 0) >= ciphers[0].key.suite.max_failures:
             raise _refused(SealReason.EXHAUSTED, f"too many failures with Key ID {key_id}")
-        if sealed.location.object_id <= MAX_OBJECT_ID:
+        if sealed.object_id <= MAX_OBJECT_ID:
             for cipher in ciphers:
-                payload = _decrypted(cipher, sealed)
+                payload = _decrypted(cipher, sealed, buffer_of)
                 if payload is not None:
                     return payload
         self._failures[key_id] = self._failures.get(key_id, 0) + 1
-        raise _refused(SealReason.SEAL, f"the seal of Object {sealed.location} is broken")
+        location = Location(sealed.group_id, sealed.object_id)
+        raise _refused(SealReason.SEAL, f"the seal of Object {location} is broken")
 
     def _of(self, key_id: int) -> tuple[TrackCipher, ...]:
         """Return the ciphers of a Key ID; only of those that are held is anything kept."""
@@ -252,12 +267,30 @@ class TrackOpener:
         return ciphers
 
 
-def _decrypted(cipher: TrackCipher, sealed: SealedPayload) -> memoryview | None:
-    location, priority, _, immutable, payload = sealed
+def _plaintext(parts: Sequence[Buffer], padded_bytes: int, scratch: bytearray | None) -> Octets:
+    length = sum([memoryview(part).nbytes for part in parts])
+    head = encode_vi64(length)
+    missing = padded_bytes - len(head) - length
+    filler = (encode_filler(missing),) if missing > 0 else ()
+    pieces = (head, *parts, *filler)
+    if scratch is None or filler or len(scratch) < len(head) + length:
+        return b"".join(pieces)
+    whole = memoryview(scratch)[: len(head) + length]
+    offset = 0
+    for piece in pieces:
+        octets = memoryview(piece).cast("B")
+        end = offset + octets.nbytes
+        whole[offset:end] = octets
+        offset = end
+    return whole
+
+
+def _decrypted(
+    cipher: TrackCipher, sealed: SealedPayload, buffer_of: Callable[[int], bytearray]
+) -> memoryview | None:
+    group_id, object_id, priority, _, immutable, payload = sealed
     try:
-        plaintext = cipher.decrypt(
-            location.group_id, location.object_id, priority, immutable, payload
-        )
+        plaintext = cipher.decrypt(group_id, object_id, priority, immutable, payload, buffer_of)
     except InvalidTag:
         return None
     return decode_plaintext(plaintext)

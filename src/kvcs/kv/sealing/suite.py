@@ -98,12 +98,14 @@ _PARAMETERS: Final = {
 class Aead(Protocol):
     """Authenticated encryption under one key."""
 
-    def encrypt(self, nonce: bytes, data: bytes, associated_data: bytes, /) -> bytes:
+    def encrypt(self, nonce: bytes, data: Octets, associated_data: bytes, /) -> bytes:
         """Return the ciphertext with its tag."""
         ...
 
-    def decrypt(self, nonce: bytes, data: Octets, associated_data: bytes, /) -> bytes:
-        """Return the plaintext; raise `InvalidTag` if anything was changed."""
+    def decrypt_into(
+        self, nonce: bytes, data: Octets, associated_data: bytes, buf: bytearray, /
+    ) -> int:
+        """Put the plaintext into `buf`, which it fills; raise `InvalidTag` if data was changed."""
         ...
 
 
@@ -115,18 +117,19 @@ class _CtrHmac:
         self._tag_key = key[_CTR_KEY_BYTES:]
         self._tag_bytes = tag_bytes
 
-    def encrypt(self, nonce: bytes, data: bytes, associated_data: bytes, /) -> bytes:
-        ciphertext = self._apply(nonce, data)
+    def encrypt(self, nonce: bytes, data: Octets, associated_data: bytes, /) -> bytes:
+        ciphertext = self._apply(nonce, bytes(data))
         return ciphertext + self._tag(nonce, ciphertext, associated_data)
 
-    def decrypt(self, nonce: bytes, data: Octets, associated_data: bytes, /) -> bytes:
+    def decrypt_into(
+        self, nonce: bytes, data: Octets, associated_data: bytes, buf: bytearray, /
+    ) -> int:
         octets = bytes(data)
-        if len(octets) < self._tag_bytes:
-            raise InvalidTag
         ciphertext, tag = octets[: -self._tag_bytes], octets[-self._tag_bytes :]
         if not hmac.compare_digest(tag, self._tag(nonce, ciphertext, associated_data)):
             raise InvalidTag
-        return self._apply(nonce, ciphertext)
+        buf[:] = self._apply(nonce, ciphertext)
+        return len(buf)
 
     def _apply(self, nonce: bytes, data: bytes) -> bytes:
         keystream = Cipher(self._cipher_key, modes.CTR(nonce + _FIRST_BLOCK)).encryptor()

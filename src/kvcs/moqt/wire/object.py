@@ -3,6 +3,7 @@
 Source: MOQT draft 22, Sections 2.1.1, 8.4 and 11.1.
 """
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from kvcs.errors import LocalProtocolError
@@ -23,6 +24,8 @@ __all__ = (
 
 # Room for one value of the largest size and more; the draft sets no limit, so we do.
 MAX_PROPERTIES_BYTES: Final = 128 * 1024
+# Longer properties are decoded for each Object.
+_SHARED_BYTES: Final = 64
 
 
 class Object(NamedTuple):
@@ -89,7 +92,14 @@ def decode_object_properties(
     end = offset + length
     if end > len(data):
         raise NeedMore
-    return Properties.decode(bytes(data[offset:end])), end
+    raw = bytes(data[offset:end])
+    return _decoded(raw) if length <= _SHARED_BYTES else Properties.decode(raw), end
+
+
+@lru_cache(maxsize=256)
+def _decoded(raw: bytes) -> Properties:
+    """Decode what all Objects of a Track are likely to have in common; a value, so shared."""
+    return Properties.decode(raw)
 
 
 def decode_status(data: bytes | bytearray | memoryview, offset: int) -> tuple[ObjectStatus, int]:

@@ -16,14 +16,14 @@ from kvcs.kv.sealing import (
     TrackSealer,
     sealed_bytes,
 )
-from kvcs.names import FullTrackName, Location, TrackNamespace
+from kvcs.names import FullTrackName, TrackNamespace
 
 TRACK = FullTrackName(TrackNamespace((b"kvcs-1", b"publication one")), b"k.raw.s0")
 OTHER_TRACK = FullTrackName(TRACK.namespace, b"v.raw.s0")
 OTHER_PUBLICATION = FullTrackName(TrackNamespace((b"kvcs-1", b"publication two")), b"k.raw.s0")
 KEY = ObjectKey(key_id=7, secret=bytes(range(16)))
 KEYS = ObjectKeys([KEY])
-PLACE = Location(3, 5)
+PLACE = (3, 5)
 PRIORITY = 48
 PAYLOAD = bytes(range(200))
 SUITES = [
@@ -34,8 +34,8 @@ SUITES = [
 
 def sealed(*, key=KEY, track=TRACK, location=PLACE, payload=PAYLOAD, **options):
     sealer = TrackSealer(key, track)
-    octets = sealer.seal(location, PRIORITY, payload, **options)
-    return SealedPayload(location, PRIORITY, key.key_id, sealer.immutable, octets)
+    octets = sealer.seal(*location, PRIORITY, payload, **options)
+    return SealedPayload(*location, PRIORITY, key.key_id, sealer.immutable, octets)
 
 
 def reason_of(obj, *, keys=KEYS, track=TRACK):
@@ -55,7 +55,16 @@ def test_what_is_sealed_is_opened(key, payload):
 
 def test_parts_are_sealed_as_one_payload():
     sealer = TrackSealer(KEY, TRACK)
-    octets = sealer.seal(PLACE, PRIORITY, PAYLOAD[:68], memoryview(PAYLOAD)[68:])
+    octets = sealer.seal(*PLACE, PRIORITY, PAYLOAD[:68], memoryview(PAYLOAD)[68:])
+
+    assert octets == sealed().payload
+
+
+@pytest.mark.parametrize("size", [0, 201, 202, 300])
+def test_memory_to_work_in_changes_nothing(size):
+    scratch = bytearray(b"\xee" * size)
+    sealer = TrackSealer(KEY, TRACK)
+    octets = sealer.seal(*PLACE, PRIORITY, PAYLOAD[:68], memoryview(PAYLOAD)[68:], scratch=scratch)
 
     assert octets == sealed().payload
 
@@ -87,9 +96,9 @@ def test_one_changed_bit_breaks_the_seal(key, at):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"location": Location(3, 4)},
-        {"location": Location(4, 5)},
-        {"location": Location(3, 2**32)},
+        {"object_id": 4},
+        {"group_id": 4},
+        {"object_id": 2**32},
         {"priority": PRIORITY + 1},
         {"immutable": b"\x78\x08"},
         {"immutable": b""},
@@ -182,45 +191,45 @@ def test_what_is_long_enough_is_not_padded():
 
 def test_a_place_is_sealed_again_only_with_the_same_octets():
     sealer = TrackSealer(KEY, TRACK)
-    first = sealer.seal(PLACE, PRIORITY, PAYLOAD)
+    first = sealer.seal(*PLACE, PRIORITY, PAYLOAD)
 
-    assert sealer.seal(PLACE, PRIORITY, PAYLOAD) == first
+    assert sealer.seal(*PLACE, PRIORITY, PAYLOAD) == first
     with pytest.raises(LocalProtocolError, match="another Object"):
-        sealer.seal(PLACE, PRIORITY, PAYLOAD[::-1])
+        sealer.seal(*PLACE, PRIORITY, PAYLOAD[::-1])
     with pytest.raises(LocalProtocolError, match="another Object"):
-        sealer.seal(PLACE, PRIORITY + 1, PAYLOAD)
+        sealer.seal(*PLACE, PRIORITY + 1, PAYLOAD)
 
 
 def test_nothing_is_sealed_below_the_newest_group():
     sealer = TrackSealer(KEY, TRACK)
-    sealer.seal(Location(3, 0), PRIORITY, PAYLOAD)
+    sealer.seal(3, 0, PRIORITY, PAYLOAD)
 
     with pytest.raises(LocalProtocolError, match="below"):
-        sealer.seal(Location(2, 0), PRIORITY, PAYLOAD)
+        sealer.seal(2, 0, PRIORITY, PAYLOAD)
 
 
 def test_an_object_id_above_32_bits_is_refused():
     sealer = TrackSealer(KEY, TRACK)
-    sealer.seal(Location(3, 2**32 - 1), PRIORITY, PAYLOAD)
+    sealer.seal(3, 2**32 - 1, PRIORITY, PAYLOAD)
 
     with pytest.raises(LocalProtocolError, match="too high"):
-        sealer.seal(Location(3, 2**32), PRIORITY, PAYLOAD)
+        sealer.seal(3, 2**32, PRIORITY, PAYLOAD)
 
 
 def test_a_key_is_not_used_beyond_its_objects():
     sealer = TrackSealer(KEY, TRACK, limits=SealingLimits(max_objects=2))
     for block in range(2):
-        sealer.seal(Location(0, block), PRIORITY, PAYLOAD)
+        sealer.seal(0, block, PRIORITY, PAYLOAD)
 
     with pytest.raises(ConfigError, match="another Key ID"):
-        sealer.seal(Location(0, 2), PRIORITY, PAYLOAD)
+        sealer.seal(0, 2, PRIORITY, PAYLOAD)
 
 
 def test_a_key_is_not_used_beyond_its_cipher_blocks():
     # 126 octets and their length are eight cipher blocks.
     sealer = TrackSealer(KEY, TRACK, limits=SealingLimits(max_cipher_blocks=24))
     for block in range(3):
-        sealer.seal(Location(0, block), PRIORITY, bytes(126))
+        sealer.seal(0, block, PRIORITY, bytes(126))
 
     with pytest.raises(ConfigError, match="another Key ID"):
-        sealer.seal(Location(0, 3), PRIORITY, b"")
+        sealer.seal(0, 3, PRIORITY, b"")
