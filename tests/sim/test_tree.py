@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.sim.forest import (
     LAYERS,
+    SCOPE_KEY,
     A,
     B,
     C,
@@ -20,6 +21,7 @@ from tests.sim.forest import (
     url,
 )
 
+from kvcs.client import Publisher
 from kvcs.endpoint.connect import connect
 from kvcs.moqt.session import events as ev
 from kvcs.names import TrackNamespace
@@ -119,6 +121,47 @@ def test_a_large_object_that_is_fetched_goes_through_three_relays_while_it_arriv
     # that the network carries, of 64 KiB, and not that of the Objects.
     assert early < 0.5 * late
     assert early_bytes == late_bytes
+
+
+@pytest.mark.parametrize("away", [0.3, None])
+def test_consumer_that_comes_while_the_publisher_is_away_goes_on_when_it_is_back(world, away):
+    async def scenario():
+        here = world()
+        # Nobody subscribes when the second consumer comes, so that it is refused.
+        limits = RelayLimits(subscription_linger=0.0)
+        async with (
+            relay(here.network, A, limits=limits),
+            connect(url(A), transport=here.network) as connection,
+        ):
+            it = Publisher(connection, scope_key=SCOPE_KEY, descriptor=here.descriptor)
+            async with it.publication(here.tokens) as publication:
+                segment = await publication.add_segment()
+                await produce(here, publication, segment, layers=2)
+                early = await consume(here, A, name=publication.name, layers=[0, 1])
+                await asyncio.sleep(0.2)
+                await connection.close()
+                late = asyncio.create_task(
+                    consume(here, A, name=publication.name, timeout=20, idle_timeout=3)
+                )
+                if away is None:
+                    return early, await late
+                await asyncio.sleep(away)
+                async with connect(url(A), transport=here.network) as again:
+                    it.attach(again)
+                    for layer_index in range(2, LAYERS):
+                        await asyncio.sleep(0.1)
+                        await here.publish_layer(segment, layer_index)
+                    await publication.complete()
+                    return early, await late
+
+    early, late = run(scenario())
+
+    assert_whole(early, layers=2)
+    if away is None:
+        assert not late.complete
+        assert late.verified == 2 * 2 * 5
+    else:
+        assert_whole(late)
 
 
 # SUBSCRIBE_TRACKS.

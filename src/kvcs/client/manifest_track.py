@@ -275,7 +275,8 @@ class ManifestTrack:
             if codes == {RequestErrorCode.DOES_NOT_EXIST}:
                 return fetch.rejection()
             raise fetch.rejection()
-        self.is_final = True
+        # A publisher that is away may come back, and go on; `follow` looks a few times.
+        self.is_final = self._is_complete
         return None
 
     async def _fetch(self, location_filter: LocationFilter) -> Request:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+from kvcs.moqt.track.contents import FORWARDING_TIME
 from kvcs.moqt.track.store import TrackStore
 from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay.statistics import Metrics
@@ -233,7 +234,9 @@ class Cache:
         publication.used = now
         lifetime_ms = entry.store.properties.max_cache_duration_ms
         if lifetime_ms is not None:
-            expiry = (now if received_at is None else received_at) + lifetime_ms / 1000
+            # What expires sooner goes no sooner to those who waited for it.
+            lifetime = max(lifetime_ms / 1000, FORWARDING_TIME)
+            expiry = (now if received_at is None else received_at) + lifetime
             entry.last_expiry = max(entry.last_expiry or expiry, expiry)
             entry.first_expiry = min(entry.first_expiry or expiry, expiry)
             self._next_expiry = min(self._next_expiry or entry.first_expiry, entry.first_expiry)

@@ -410,12 +410,13 @@ class Gaps:
         if gap not in self._gaps or self._is_passed(gap):
             self._gaps.pop(gap, None)
             return False
+        seen_at = self._store.time_of_forwarding(gap.since, now=now)
         while gap.position <= gap.through:
             if gap.ids is not None:
                 gap.position = gap.ids.next_position(gap.position)
                 if gap.position > gap.through:
                     break
-            match self._store.lookup(to_location(gap.position), now=now):
+            match self._store.lookup(to_location(gap.position), now=seen_at):
                 case Unknown():
                     return True
                 case Absent(through=through):

@@ -28,7 +28,6 @@ from kvcs.moqt.session.events import (
     RequestRejected,
     SubscribeAccepted,
 )
-from kvcs.moqt.track.contents import Found
 from kvcs.moqt.track.delivery import Delivery
 from kvcs.moqt.track.interval import MAX_POSITION, to_location, to_position
 from kvcs.moqt.track.store import TrackStore
@@ -427,7 +426,7 @@ class Supply:
             self._listener.probe_refused(fetch, _gone(fetch.peer), now=now)
         else:
             start = to_location(fetch.start)
-            if isinstance(self.store.lookup(start, now=now), Found):
+            if self.store.received_at(start.group_id, start.object_id) is not None:
                 self.store.raise_largest(start)
             self._listener.probe_answered(fetch, now=now)
         for subscription in self.subscriptions:

@@ -686,3 +686,60 @@ def test_half_of_a_track_is_not_taken_for_the_whole(world):
     request_id = consumer.send(consumer.session.subscribe_namespace, NAMESPACE)
 
     assert consumer.of(request_id, ev.NamespaceReceived) == []
+
+
+# A duration that is too short for a cache: nothing is kept for later, everything is passed on.
+
+
+@pytest.mark.parametrize("duration_ms", [0, 10])
+def test_what_expires_at_once_is_passed_on_to_all_who_wait_and_to_nobody_later(world, duration_ms):
+    properties = Properties.of((PropertyType.MAX_CACHE_DURATION, duration_ms))
+    publisher, consumer, other = world.publisher(), world.client(), world.client()
+    publisher.store(properties=properties)
+    subscriptions = [consumer.subscribe(), other.subscribe()]
+    world.pass_time(5.0)
+    publisher.add_groups(0, 1)
+    world.pass_time(5.0)
+    asked = len(publisher.asked(ev.FetchReceived))
+    later = world.client().fetch(layers(0, 1))
+    publisher.end_track(2)
+
+    assert [c.objects(s) for c, s in zip((consumer, other), subscriptions, strict=True)] == [
+        whole(2)
+    ] * 2
+    assert asked == 0
+    assert len(publisher.asked(ev.FetchReceived)) > 0
+    assert world.clients[-1].objects(later) == whole(2)
+
+
+def test_what_expires_at_once_is_fetched_for_each_who_asks(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.store(properties=Properties.of((PropertyType.MAX_CACHE_DURATION, 0)))
+    publisher.add_groups(0, 1)
+    requests, received = [], []
+    for _ in range(3):
+        requests.append(consumer.fetch(layers(0, 1)))
+        received.append(world.statistics.objects_in)
+        world.pass_time(0.5)
+    single = consumer.fetch(LocationFilter.absolute_range(0, 0, 0, 0))
+
+    assert [consumer.objects(request_id) for request_id in requests] == [whole(2)] * 3
+    assert received == [2 * BLOCKS, 4 * BLOCKS, 6 * BLOCKS]
+    assert consumer.objects(single) == [(0, 0)]
+    world.pass_time(2.0)
+    assert world.statistics.cache_bytes == 0
+
+
+def test_what_expires_at_once_does_not_wait_for_a_subscriber_that_stands_still(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.store(properties=Properties.of((PropertyType.MAX_CACHE_DURATION, 0)))
+    request_id = consumer.subscribe()
+    publisher.add_groups(0)
+    consumer.room = 0
+    publisher.add_groups(1)
+    publisher.lose()
+    world.pass_time(5.0)
+    consumer.room = 2**30
+    world.settle()
+
+    assert consumer.objects(request_id) == whole(1)

@@ -15,6 +15,7 @@ Source: MOQT draft 22, Sections 2, 3.2.2, 7.1 and 10.3.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from kvcs.moqt.codepoints import ObjectStatus
 from kvcs.moqt.track.absence import Absence
@@ -25,7 +26,12 @@ from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.properties import Properties
 from kvcs.names import Location
 
-__all__ = ("Absent", "Found", "TrackContents", "Unknown")
+__all__ = ("FORWARDING_TIME", "Absent", "Found", "TrackContents", "Unknown")
+
+#: Seconds for which whoever waited for an Object may take it, however soon it expires.
+FORWARDING_TIME: Final = 1.0
+# Objects that came at the moment at which somebody began to wait came after it.
+_MOMENT: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,22 @@ class TrackContents:
         """Seconds for which a received Object may be served; None is unlimited."""
         duration_ms = None if self.authoritative else self.properties.max_cache_duration_ms
         return None if duration_ms is None else duration_ms / 1000
+
+    def time_of_forwarding(self, began: float, *, now: float) -> float:
+        """Return the time at which whoever waits has to look at what may have expired.
+
+        MAX_CACHE_DURATION is about what is served from a cache. With one that is shorter than it
+        takes to pass an Object on, a relay keeps nothing for those who come later, but those who
+        waited when it came still get it.
+
+        Args:
+            began: Since when they wait, in monotonic seconds.
+            now: Monotonic seconds.
+        """
+        lifetime = self.lifetime
+        if lifetime is None or lifetime >= FORWARDING_TIME:
+            return now
+        return min(now, max(began - _MOMENT, now - FORWARDING_TIME) + lifetime)
 
     def lookup(self, location: Location, *, now: float) -> Found | Absent | Unknown:
         """Return what is known about `location` and the run of equals around it.

@@ -86,6 +86,7 @@ class FetchDelivery:
         self._place, self._last_place = self._bounds()
         self._next: Object | Arriving | None = None
         self._early: EarlyObject | None = None
+        self._began_at: float | None = None
         self._publisher_priority = 0
         self._blocked = False
         self._asked_through = -1
@@ -244,7 +245,7 @@ class FetchDelivery:
         end = self._range_end
         if object_id > end.object_id and group_id == end.group_id:
             return None
-        following = self._store.held(group_id, object_id, now=now)
+        following = self._store.held(group_id, object_id, now=self._seen_at(now))
         if following is None or following.status or not self.terms.admits(following):
             return None
         return following
@@ -252,12 +253,13 @@ class FetchDelivery:
     def _advance(self, now: float) -> None:
         """Go on to the next Object to send, or to a run that must be waited for."""
         self._blocked = False
+        seen_at = self._seen_at(now)
         while self._next is None and self._place <= self._last_place:
             location = self._location(self._place)
             if location not in self.terms.location_range:
                 self._place = self._enter_range(location)
                 continue
-            match self._store.lookup(location, now=now):
+            match self._store.lookup(location, now=seen_at):
                 case Found(obj) if self.terms.admits(obj):
                     self._close_gap()
                     self._next = obj
@@ -270,6 +272,12 @@ class FetchDelivery:
             if self._blocked:
                 break
         self._flush_pending()
+
+    def _seen_at(self, now: float) -> float:
+        """Return as of when to look at the store: this waits since its first step."""
+        if self._began_at is None:
+            self._began_at = now
+        return self._store.time_of_forwarding(self._began_at, now=now)
 
     def _unwanted_end(self, location: Location, through: Location, ids: ObjectIds) -> int:
         """Return the last place of a Group before one that is wanted, or where a run ends."""

@@ -101,6 +101,7 @@ class SubscriptionDelivery:
             request_id, max_open=MAX_OPEN_SUBGROUPS, is_drained=is_drained
         )
         self._given_up = IntervalSet()
+        self._began_at: float | None = None
         self._ending: tuple[PublishDoneCode, str] | None = None
         self._timeouts = DeliveryTimeouts(store, terms)
         if terms.forward:
@@ -207,6 +208,8 @@ class SubscriptionDelivery:
         """Send one Object; with none to send, end what can be ended."""
         if self.finished:
             return 0
+        if self._began_at is None:
+            self._began_at = now
         self._streams.reset_cut(session, now=now)
         while self._queue:
             cursor = self._choose(session, now)
@@ -361,12 +364,13 @@ class SubscriptionDelivery:
 
     def _serve_held(self, cursor: Cursor, session: Session, now: float) -> int:
         """Send the next Object that is whole; take the cursor from the queue if there is none."""
-        adjacent = self._adjacent(cursor, now)
+        seen_at = self._seen_at(now)
+        adjacent = self._adjacent(cursor, seen_at)
         if adjacent is not None:
             cursor.last_id = adjacent.object_id
             return self._send(cursor, adjacent, session, now)
         object_id = cursor.next_id()
-        if self._misses(cursor, object_id, now):
+        if self._misses(cursor, object_id, seen_at):
             return 0
         if object_id is None:
             self._settle(cursor, session, now)
@@ -377,8 +381,8 @@ class SubscriptionDelivery:
             self._streams.retire(cursor, session, now=now)
             self._queue.remove(cursor)
             return 0
-        obj = self._store.held(location.group_id, object_id, now=now)
-        is_next = obj is not None and self._continues(cursor, obj, now)
+        obj = self._store.held(location.group_id, object_id, now=seen_at)
+        is_next = obj is not None and self._continues(cursor, obj, seen_at)
         is_late = cursor.advance(object_id)
         if obj is None or location < self._start or not self.terms.admits(obj):
             return 0
@@ -390,6 +394,12 @@ class SubscriptionDelivery:
         cursor.is_stray = is_late
         cursor.incomplete |= is_late
         return self._send(cursor, obj, session, now)
+
+    def _seen_at(self, now: float) -> float:
+        """Return as of when to look at the store: this waits since its first step."""
+        return self._store.time_of_forwarding(
+            now if self._began_at is None else self._began_at, now=now
+        )
 
     def _begin_early(self, cursor: Cursor, session: Session, now: float) -> EarlyObject | None:
         """Begin with the next Object while it arrives, if nothing is to be decided first."""
@@ -429,7 +439,7 @@ class SubscriptionDelivery:
             terms=self.terms,
             wanted=self._range(),
             timeouts=self._timeouts,
-            now=now,
+            now=self._seen_at(now),
         )
         if obj is None:
             self._queue.remove(cursor)

@@ -105,15 +105,19 @@ def decode_record(key: bytes, position: int, head: bytes, payload: bytes) -> Obj
     )
     if found != key or group_id << 64 | object_id != position or sizes != [len(raw), len(payload)]:
         return None
-    return Object(
-        group_id=group_id,
-        object_id=object_id,
-        subgroup_id=subgroup_id if has_subgroup else None,
-        publisher_priority=priority,
-        status=ObjectStatus(status),
-        properties=Properties.decode(raw) if raw else EMPTY_PROPERTIES,
-        payload=payload,
-    )
+    try:
+        return Object(
+            group_id=group_id,
+            object_id=object_id,
+            subgroup_id=subgroup_id if has_subgroup else None,
+            publisher_priority=priority,
+            status=ObjectStatus(status),
+            properties=Properties.decode(raw) if raw else EMPTY_PROPERTIES,
+            payload=payload,
+        )
+    except (ValueError, RemoteProtocolError):
+        # The digest is right, and what was written is no Object: not by this program.
+        return None
 
 
 def encode_knowledge(key: bytes, name: bytes, knowledge: Knowledge) -> bytes:
@@ -133,6 +137,8 @@ def decode_knowledge(key: bytes, name: bytes, data: bytes) -> Knowledge | None:
     body = data[_DIGEST_BYTES:]
     if _knowledge_digest(key, name, body) != data[:_DIGEST_BYTES]:
         return None
+    if len(body) < _COUNTS.size:
+        return None
     properties_bytes, runs, ends, has_largest, has_end = _COUNTS.unpack_from(body)
     offset = _COUNTS.size
     raw = body[offset : offset + properties_bytes]
@@ -141,7 +147,9 @@ def decode_knowledge(key: bytes, name: bytes, data: bytes) -> Knowledge | None:
         int.from_bytes(body[place : place + _POSITION_BYTES])
         for place in range(offset, len(body), _POSITION_BYTES)
     ]
-    assert len(positions) == 2 + 2 * runs + 3 * ends, "the digest was right"
+    if len(positions) != 2 + 2 * runs + 3 * ends:
+        # The digest is right, and what was written says nothing: not by this program.
+        return None
     largest, end, *rest = positions
     absent, group_ends = rest[: 2 * runs], rest[2 * runs :]
     try:

@@ -1,3 +1,5 @@
+from hashlib import sha256
+
 import pytest
 
 from kvcs.moqt.codepoints import ObjectStatus, PropertyType
@@ -6,8 +8,10 @@ from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
 from kvcs.names import Location
 from kvcs.relay.disk.record import (
+    _FIELDS,
     HEADER_BYTES,
     KEY_BYTES,
+    _knowledge_digest,
     decode_knowledge,
     decode_record,
     encode_header,
@@ -122,3 +126,31 @@ def test_any_changed_octet_of_knowledge_is_damage():
     assert decode_knowledge(KEY, b"other", data) is None
     assert decode_knowledge(KEY, NAME, data[:-1]) is None
     assert decode_knowledge(KEY, NAME, b"") is None
+
+
+def forged(fields, raw=b"", payload=b""):
+    """A record with the right digest that this program would not write."""
+    digest = sha256(fields + raw + payload).digest()
+    head, _ = encode(Object(0, 0, 0, 0))
+    return head[: HEADER_BYTES - len(digest) - len(fields)] + digest + fields + raw, payload
+
+
+def test_record_with_the_right_digest_that_is_no_object_is_damage():
+    head, _ = encode(Object(0, 0, 0, 0))
+    fields = head[-_FIELDS.size :]
+    found = list(_FIELDS.unpack(fields))
+    status = found.copy()
+    status[6] = 0x7F
+    properties = found.copy()
+    properties[7] = 1
+
+    assert decode_record(KEY, 0, *forged(fields)) == Object(0, 0, 0, 0)
+    assert decode_record(KEY, 0, *forged(_FIELDS.pack(*status))) is None
+    assert decode_record(KEY, 0, *forged(_FIELDS.pack(*properties), raw=b"\xff")) is None
+
+
+@pytest.mark.parametrize("body", [b"", bytes(7), bytes(4) + b"\xff" * 30, bytes(400)])
+def test_knowledge_with_the_right_digest_that_says_nothing_is_damage(body):
+    digest = _knowledge_digest(KEY, NAME, body)
+
+    assert decode_knowledge(KEY, NAME, digest + body) is None
