@@ -75,6 +75,17 @@ def test_the_two_keys_of_one_identifier_do_not_finish_each_others_publications()
     assert outcome.layers == 2
 
 
+@pytest.mark.parametrize("first", [KEY, IMPOSTOR])
+def test_of_two_publications_of_a_prompt_the_trusted_one_is_found_first(first):
+    second = IMPOSTOR if first is KEY else KEY
+    liar = Liar(genuine(b"p" * 16, key=first), genuine(b"q" * 16, key=second))
+
+    outcome = attack(liar, discovering=True)
+
+    assert outcome.is_whole
+    assert outcome.verdict.signed_by == KEY.kid
+
+
 def with_algorithm(value, *, protected=True):
     def sign(data):
         head = cbor2.dumps({1: value} if protected else {})

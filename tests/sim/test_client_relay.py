@@ -5,11 +5,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from kvcs.client import Consumer, Hold, MissingReason, Publisher, PublisherConfig
+from kvcs.client import Consumer, ConsumerConfig, Hold, MissingReason, Publisher, PublisherConfig
+from kvcs.cose import SigningKey
 from kvcs.endpoint.connect import connect
 from kvcs.endpoint.reconnect import PersistentConnection
 from kvcs.errors import RequestRejected
-from kvcs.kv import ScopeKey
+from kvcs.kv import ScopeKey, TrustedProducers
 from kvcs.relay import Relay, RelayConfig, allow_all, deny_all
 from kvcs.testing import LinkProfile, run
 from kvcs.transport.interface import ServerTls
@@ -36,9 +37,9 @@ async def publisher(world, config=None):
 
 
 @asynccontextmanager
-async def consumer(world):
+async def consumer(world, config=None):
     async with connect(URL, transport=world.network) as connection:
-        yield Consumer(connection, scope_key=SCOPE_KEY, descriptor=world.descriptor)
+        yield Consumer(connection, scope_key=SCOPE_KEY, descriptor=world.descriptor, config=config)
 
 
 async def produce(world, publication, segments, *, pace=PACE):
@@ -49,10 +50,10 @@ async def produce(world, publication, segments, *, pace=PACE):
     await publication.complete()
 
 
-async def consume(world, *, delay=0.0, name=None, **options):
+async def consume(world, *, delay=0.0, name=None, config=None, **options):
     """Discover or name the publication after `delay`, take it all, and return the verdict."""
     await asyncio.sleep(delay)
-    async with consumer(world) as it:
+    async with consumer(world, config) as it:
         if name is None:
             (candidate, *_) = await it.discover(world.tokens)
         else:
@@ -95,6 +96,38 @@ def test_three_consumers_at_three_times_share_one_upstream_subscription(world):
     assert_whole(after, layers=3, blocks=2)
     assert live.upstream_subscriptions == 3
     assert early.first_layer_s < middle.first_layer_s + 3.5 * PACE
+
+
+def test_a_signed_publication_is_authentic_live_late_and_after_its_publisher_has_left(world):
+    key = SigningKey.generate(b"producer-1")
+    trust = ConsumerConfig(trusted_producers=TrustedProducers((key.public,)))
+
+    async def scenario():
+        here = world()
+        async with relay(here):
+            async with (
+                publisher(here, PublisherConfig(signing_key=key)) as source,
+                source.publication(here.tokens) as publication,
+            ):
+                segment = await publication.add_segment()
+                async with asyncio.TaskGroup() as group:
+                    name = publication.name
+                    live = group.create_task(consume(here, name=name, config=trust))
+                    late = group.create_task(
+                        consume(here, name=name, config=trust, delay=3.5 * PACE)
+                    )
+                    group.create_task(produce(here, publication, [segment]))
+                assert await publication.wait_delivered(5.0)
+            await asyncio.sleep(1)
+            after = await consume(here, config=trust, layers=range(3), blocks=2)
+        return live.result(), late.result(), after
+
+    live, late, after = run(scenario())
+
+    for verdict in (live, late):
+        assert_whole(verdict)
+    assert_whole(after, layers=3, blocks=2)
+    assert {verdict.signed_by for verdict in (live, late, after)} == {b"producer-1"}
 
 
 @pytest.mark.parametrize("seed", range(8))
