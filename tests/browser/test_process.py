@@ -102,7 +102,9 @@ def test_page_shows_other_machines_and_a_publication_that_outlives_a_killed_rela
             assert row.locator("button").get_attribute("title") == name
             # Whether a manifest is over, the relay knows only if it saw that end.
             assert re.search("\t[23] of 3\t", row.inner_text())
+            page.get_by_text("All of it is on disk only").wait_for()
             run(*fetch, "-o", place / "two.safetensors")
+            page.get_by_text("All of it is on disk only").wait_for(state="hidden")
             check_publication(page, name, "kept")
             assert not page.faults
 

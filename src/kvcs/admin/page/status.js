@@ -263,6 +263,8 @@ function drawTracks(detail) {
   byId("detail").hidden = false;
   setText(byId("detail-name"), detail.namespace);
   const tracks = detail.tracks.filter((track) => track.arrival.groups);
+  const shown = state.last?.namespaces.shown.find((item) => item.namespace === detail.namespace);
+  byId("on-disk-only").hidden = tracks.length > 0 || !shown?.disk_bytes;
   keep(byId("tracks"), tracks, (track) => track.name, (track) => element("figure", {},
     element("figcaption", {}, element("strong", {}, shortField(track.name)), element("span"), element("span", {class: "quiet"})),
     element("canvas", {role: "img"})), (node, track) => {
