@@ -1,17 +1,13 @@
 """What every test has: no keys of the person who runs them."""
 
+import atexit
 import os
+import shutil
+import tempfile
 
-import pytest
-
-
-@pytest.fixture(scope="session", autouse=True)
-def nobodys_keys(tmp_path_factory):
-    """Hide the key ring of whoever runs the tests, also from the processes that tests start."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
-    for name in ("KVCS_KEYS", "KVCS_KEYS_JSON"):
-        if name in os.environ:
-            patch.delenv(name)
-    yield
-    patch.undo()
+# Before any test module is imported: some copy the environment for the processes they start.
+_NOBODY = tempfile.mkdtemp(prefix="kvcs-tests-config-")
+atexit.register(shutil.rmtree, _NOBODY, ignore_errors=True)
+os.environ["XDG_CONFIG_HOME"] = _NOBODY
+for _name in ("KVCS_KEYS", "KVCS_KEYS_JSON"):
+    os.environ.pop(_name, None)

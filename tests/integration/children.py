@@ -8,7 +8,7 @@ __all__ = ("child_process", "first_line")
 
 
 @contextmanager
-def child_process(command, env):
+def child_process(command, env, cwd=None):
     """Run a command beside the block, with its output in pipes; kill it at the end."""
     child = subprocess.Popen(
         [*map(str, command)],
@@ -16,6 +16,7 @@ def child_process(command, env):
         stderr=subprocess.PIPE,
         text=True,
         env=env,
+        cwd=cwd,
     )
     with child:
         try:

@@ -112,6 +112,49 @@ def test_file_goes_to_three_consumers_and_every_byte_is_the_same():
     assert json.loads(out)["late"] is None
 
 
+def check_secure(security):
+    """Check what a relay without keys could see, and that strangers got nothing."""
+    assert security.keys() == {
+        *("holds", "signed_by", "authenticated", "sealed_with_key_id", "refused", "relay"),
+    }
+    assert security["holds"] is True
+    assert security["authenticated"] is True
+    assert len(security["refused"]) == 9
+    assert set(security["refused"].values()) == {"UNAUTHORIZED"}
+    relay = security["relay"]
+    assert relay["keys"] == ["verifier"]
+    assert len(relay["namespaces"]) == 1
+    names = [track["name"] for track in relay["tracks"]]
+    assert [name.replace(".2e", ".") for name in names] == ["k.raw.s0", "manifest.cose", "v.raw.s0"]
+    assert relay["objects_not_stored"] == 0
+    assert relay["found"] == []
+
+
+def test_relay_without_keys_sees_names_and_sizes_and_nothing_else():
+    code, out, err = perform("--engine", "file", "--secure", "--json")
+
+    assert code == 0, err
+    result = json.loads(out)
+    security = result.pop("security")
+    check_whole(result, layers=30, blocks=4)
+    check_secure(security)
+    # Pieces of the blocks of 30 layers, and more.
+    assert security["relay"]["searched_for"] > 200
+    data = result["consumers"][0]["bytes"]
+    assert security["relay"]["bytes_stored"] > data
+    assert security["relay"]["objects_stored"] >= 240
+    assert "WARNING" not in err
+
+
+def test_people_see_what_the_relay_could_see():
+    code, out, err = perform("--engine", "file", "--secure")
+
+    assert code == 0, err
+    assert "track k.raw.s0: 30 Groups of 4 Objects" in out
+    assert re.search(r"Looked in there for \d+ things .* found none of them\.", out)
+    assert "every byte is the same, and the relay could read none of them" in out
+
+
 def test_people_see_the_steps_and_a_table():
     code, out, err = perform("--engine", "file")
 
@@ -179,6 +222,18 @@ def test_reference_model_decodes_the_same_tokens_from_what_it_received():
     assert code == 0, err
     check_whole(json.loads(out), layers=30, blocks=8)
     check_late(json.loads(out)["late"], layers=30, blocks=8)
+
+
+@pytest.mark.light
+@needs_model
+def test_reference_model_decodes_the_same_tokens_from_sealed_and_signed_layers():
+    code, out, err = perform("--engine", "reference", "--secure", "--json")
+
+    assert code == 0, err
+    result = json.loads(out)
+    check_secure(result.pop("security"))
+    check_whole(result, layers=30, blocks=8)
+    check_late(result["late"], layers=30, blocks=8)
 
 
 def check_killed(result):

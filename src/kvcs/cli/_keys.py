@@ -10,9 +10,11 @@ from typing import Any, Final
 import click
 
 from kvcs.cli._options import OUTPUT_FILE, Decorator, option
+from kvcs.client.config import ConsumerConfig, PublisherConfig
 from kvcs.errors import ConfigError
 from kvcs.keyring import KEYS_JSON_VARIABLE, KeyRing, default_directory, find_ring
 from kvcs.kv.identity import ScopeKey, parse_scope_key
+from kvcs.kv.signing import TrustedProducers
 
 __all__ = (
     "Member",
@@ -36,10 +38,45 @@ class Member:
     Attributes:
         scope_key: Key of the scope.
         ring: The keys; empty where there are none.
+        allow_unsigned: Take publications whoever made them, although the ring says whom to trust.
     """
 
     scope_key: ScopeKey
     ring: KeyRing
+    allow_unsigned: bool = False
+
+    def publisher_config(self, **settings: Any) -> PublisherConfig:
+        """Return settings with which manifests are signed and Objects sealed, if there are keys.
+
+        Args:
+            settings: Further settings.
+
+        Raises:
+            ConfigError: One of them cannot be.
+        """
+        return PublisherConfig(
+            signing_key=self.ring.signing_key,
+            object_key=self.ring.object_keys.current,
+            **settings,
+        )
+
+    def consumer_config(self, **settings: Any) -> ConsumerConfig:
+        """Return settings that demand what the ring has keys for: signatures, sealed Objects.
+
+        Args:
+            settings: Further settings.
+
+        Raises:
+            ConfigError: One of them cannot be.
+        """
+        trusted = () if self.allow_unsigned else self.ring.trusted_producers
+        object_keys = self.ring.object_keys
+        return ConsumerConfig(
+            trusted_producers=TrustedProducers(trusted) if trusted else None,
+            allow_unverified=self.allow_unsigned,
+            object_keys=object_keys if len(object_keys) else None,
+            **settings,
+        )
 
 
 def load_scope_key(path: Path) -> ScopeKey:
@@ -73,15 +110,14 @@ def write_scope_key(path: Path) -> ScopeKey:
     return key
 
 
-def keys_option(*, help: str = "") -> Decorator:  # noqa: A002 - click's word
+def keys_option() -> Decorator:
     """Add ``--keys``."""
     return option(
         "--keys",
         type=click.Path(path_type=Path),
         show_default="~/.config/kvcs/keys",
-        help=help
-        or "Directory with the key ring, or a file or pipe with one as JSON; so is the "
-        f"text in {KEYS_JSON_VARIABLE}.",
+        help="Directory with the key ring, or a file or pipe with one as JSON; so is the text in "
+        f"{KEYS_JSON_VARIABLE}.",
     )
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from kvcs.client.config import ConsumerConfig
+from kvcs.cli._keys import Member
 from kvcs.client.manifest_track import ManifestTrack
 from kvcs.client.signal import Signal
 from kvcs.client.source import Source
@@ -17,7 +17,7 @@ from kvcs.endpoint.url import parse_url
 from kvcs.errors import ConfigError, DataError
 from kvcs.kv.consistency import check_identity
 from kvcs.kv.descriptor import Descriptor
-from kvcs.kv.identity import MAX_TOKEN, ScopeKey
+from kvcs.kv.identity import MAX_TOKEN
 from kvcs.kv.manifest import Manifest
 from kvcs.kv.naming import SHORT_ID_DIGITS, PublicationName
 from kvcs.names import TrackNamespace
@@ -117,9 +117,7 @@ class _Inspected(msgspec.Struct):
     descriptor: dict[str, msgspec.Raw]
 
 
-async def read_manifest(
-    connection: Connection, name: PublicationName, scope_key: ScopeKey
-) -> Manifest:
+async def read_manifest(connection: Connection, name: PublicationName, member: Member) -> Manifest:
     """Ask for the newest manifest of a publication and check that it is the publication's.
 
     Raises:
@@ -127,12 +125,12 @@ async def read_manifest(
         DataError: The manifest cannot be used.
         KvcsError: The session ended.
     """
-    config = ConsumerConfig()
+    config = member.consumer_config()
     track = ManifestTrack(
         Source(connection, name),
         config,
         signal=Signal(),
-        check=lambda manifest: check_identity(manifest, name, scope_key, config.profile),
+        check=lambda manifest: check_identity(manifest, name, member.scope_key, config.profile),
         on_manifest=lambda _: None,
         on_error=lambda _error, _discards: None,
     )

@@ -45,7 +45,6 @@ from kvcs.endpoint.connection import Connection
 from kvcs.engines.file import load_cache
 from kvcs.errors import ConfigError
 from kvcs.kv.descriptor import Descriptor
-from kvcs.kv.identity import ScopeKey
 from kvcs.kv.naming import PublicationName
 
 __all__ = ("fetch",)
@@ -54,6 +53,11 @@ __all__ = ("fetch",)
 @click.command(cls=Command)
 @url_argument
 @member_options
+@option(
+    "--allow-unsigned",
+    is_flag=True,
+    help="Take what anybody published, signed or not, although the key ring says whom to trust.",
+)
 @option("--like", type=INPUT_FILE, help="Cache file with the tokens and the descriptor to ask for.")
 @option("--tokens", type=INPUT_FILE, help="JSON array with the tokens of the prompt.")
 @option("--compat", type=INPUT_FILE, help="JSON object with the descriptor (kvcs inspect --json).")
@@ -90,6 +94,9 @@ def fetch(output: Output, **settings: Any) -> None:
     connecting, finding (with --wait as long as it takes) and taking, also while it is still being
     computed.
 
+    When the key ring has producers to trust, only what one of them signed is taken; when it has
+    object keys, only what is sealed with one of them.
+
     \b
     Examples:
       kvcs fetch moqt://127.0.0.1:4433/ --like cache.safetensors --ca certificate/ca.pem \\
@@ -97,7 +104,8 @@ def fetch(output: Output, **settings: Any) -> None:
     """  # noqa: D301 - click reads the backslash
     relay = RelaySettings(**{name: settings.pop(name) for name in RELAY_SETTINGS})
     reference = parse_fragment(relay.url)
-    settings["member"] = load_member(settings.pop("keys"), settings.pop("scope_key_file"))
+    member = load_member(settings.pop("keys"), settings.pop("scope_key_file"))
+    settings["member"] = replace(member, allow_unsigned=settings.pop("allow_unsigned"))
     run(_fetch(output, relay, reference, _wanted(settings, reference)))
 
 
@@ -164,11 +172,12 @@ async def _fetch(
         if reference is not None:
             name = await find(connection, scope_key, reference, deadline=deadline, wait=wanted.wait)
             async with asyncio.timeout_at(deadline):
-                wanted = await _completed(connection, name, scope_key, wanted)
+                wanted = await _completed(connection, name, wanted)
         consumer = Consumer(
             connection,
             scope_key=scope_key,
             descriptor=wanted.descriptor,
+            config=wanted.member.consumer_config(),
             index=None if wanted.index is None else FileIndex(wanted.index),
         )
         candidates = await _candidates(consumer, name, wanted, deadline)
@@ -180,9 +189,7 @@ async def _fetch(
                 break
 
 
-async def _completed(
-    connection: Connection, name: PublicationName, scope_key: ScopeKey, wanted: Wanted
-) -> Wanted:
+async def _completed(connection: Connection, name: PublicationName, wanted: Wanted) -> Wanted:
     """Take what is not told about an exact publication from its manifest.
 
     Raises:
@@ -192,7 +199,7 @@ async def _completed(
     is_told = wanted.descriptor is not None or not wanted.tokens
     if is_told and wanted.blocks is None:
         return wanted
-    manifest = await read_manifest(connection, name, scope_key)
+    manifest = await read_manifest(connection, name, wanted.member)
     if manifest.complete:
         _check_blocks(wanted, manifest.blocks, "the publication")
     return replace(wanted, descriptor=wanted.descriptor or manifest.compat)

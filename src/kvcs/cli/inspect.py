@@ -8,7 +8,7 @@ import click
 
 from kvcs.cli._connection import connect_config
 from kvcs.cli._errors import sentence
-from kvcs.cli._keys import find_scope_key, load_member, member_options
+from kvcs.cli._keys import Member, find_scope_key, load_member, member_options
 from kvcs.cli._options import (
     INPUT_FILE,
     Command,
@@ -71,10 +71,10 @@ def inspect(output: Output, target: str | Path, **settings: Any) -> None:
     if isinstance(target, Path):
         _show_file(output, target, find_scope_key(keys, scope_key_file))
         return
-    scope_key = load_member(keys, scope_key_file).scope_key
+    member = load_member(keys, scope_key_file)
     wait = settings.pop("discovery_wait")
     relay = RelaySettings(url=target, **settings)
-    found = run(_look(relay, parse_fragment(target), scope_key, wait))
+    found = run(_look(relay, parse_fragment(target), member, wait))
     _show_publications(output, found)
 
 
@@ -146,7 +146,7 @@ def _print_file(output: Output, described: dict[str, Any], cache: CacheFile) -> 
 async def _look(
     relay: RelaySettings,
     reference: PublicationReference | None,
-    scope_key: ScopeKey,
+    member: Member,
     wait: float,
 ) -> list[tuple[PublicationName, Manifest | KvcsError]]:
     """Return the publications and their manifests, or why there is none.
@@ -161,21 +161,21 @@ async def _look(
         connect(relay.url, connect_config(relay)) as connection,
     ):
         if reference is not None:
-            name = await find(connection, scope_key, reference, deadline=deadline)
-            return [(name, await read_manifest(connection, name, scope_key))]
-        async with Announced(connection, scope_key, deadline=deadline) as announced:
+            name = await find(connection, member.scope_key, reference, deadline=deadline)
+            return [(name, await read_manifest(connection, name, member))]
+        async with Announced(connection, member.scope_key, deadline=deadline) as announced:
             await asyncio.sleep(wait)
             names = announced.matching()
         if not names:
             raise NotListed("no publication of this scope")
-        return [(name, await _manifest(connection, name, scope_key)) for name in names]
+        return [(name, await _manifest(connection, name, member)) for name in names]
 
 
 async def _manifest(
-    connection: Connection, name: PublicationName, scope_key: ScopeKey
+    connection: Connection, name: PublicationName, member: Member
 ) -> Manifest | KvcsError:
     try:
-        return await read_manifest(connection, name, scope_key)
+        return await read_manifest(connection, name, member)
     except KvcsError as error:
         if connection.closed:
             raise

@@ -143,7 +143,7 @@ def _make(purpose: Purpose, algorithm: str | None, suite: str | None, kid: str |
     if purpose is Purpose.OBJECT:
         if algorithm is not None:
             raise ConfigError("--algorithm", "a producer or token key; object keys have --suite")
-        return new_object_key(_SUITES[suite or "aes-128-gcm"], kid or "")
+        return new_object_key(_SUITES[suite or "aes-128-gcm"], kid=kid or "")
     if suite is not None:
         raise ConfigError("--suite", "an object key; other keys have --algorithm")
     if algorithm == _HS256 and purpose is Purpose.TOKEN:

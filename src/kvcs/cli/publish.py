@@ -26,7 +26,7 @@ from kvcs.cli._output import Output, format_bytes
 from kvcs.cli._ranges import format_layers
 from kvcs.cli._runtime import interruption, run, unless
 from kvcs.cli._units import DURATION
-from kvcs.client import Hold, Publication, Publisher, PublisherConfig
+from kvcs.client import Hold, Publication, Publisher
 from kvcs.endpoint.connection import Connection
 from kvcs.endpoint.reconnect import PersistentConnection
 from kvcs.engines.file import CacheFile, load_cache
@@ -43,6 +43,7 @@ class _Settings:
     push: bool
     hold: Hold
     index: Path | None
+    pad_blocks: int | None
 
 
 @click.command(cls=Command)
@@ -67,6 +68,12 @@ class _Settings:
     help="What stays available here: everything, each layer until it is delivered, or nothing.",
 )
 @option(
+    "--pad-blocks",
+    type=click.IntRange(min=1),
+    help="Let it look to relays as long as the next multiple of so many blocks; needs an object "
+    "key.",
+)
+@option(
     "--index",
     type=OUTPUT_FILE,
     help="File to add the publication to, for kvcs fetch --index; made if it is not there.",
@@ -77,7 +84,7 @@ def publish(output: Output, file: Path, **settings: Any) -> int:
     """Publish the KV cache in FILE, layer by layer.
 
     Prints the URL of the publication. Its manifest is signed when the key ring has a producer
-    key.
+    key, its Objects are sealed when the ring has an object key.
 
     \b
     Examples:
@@ -100,11 +107,11 @@ async def _publish(output: Output, file: Path, relay: RelaySettings, settings: _
     publisher = Publisher(
         scope_key=member.scope_key,
         descriptor=cache.descriptor,
-        config=PublisherConfig(
+        config=member.publisher_config(
             hold=settings.hold,
             push=settings.push,
             announce_timeout=relay.timeout,
-            signing_key=member.ring.signing_key,
+            pad_segment_blocks=settings.pad_blocks,
         ),
     )
     async with (

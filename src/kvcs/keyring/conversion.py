@@ -106,7 +106,7 @@ def new_secret(kid: str = "") -> Jwk:
     return Jwk(kind=KeyKind.OCTETS, kid=kid, secret=secrets.token_bytes(32))
 
 
-def new_object_key(suite: CipherSuite, kid: str = "") -> Jwk:
+def new_object_key(suite: CipherSuite = CipherSuite.AES_128_GCM_SHA256_128, kid: str = "") -> Jwk:
     """Return a new object key.
 
     Args:

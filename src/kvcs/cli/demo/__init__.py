@@ -45,6 +45,11 @@ _FAILED_HINT: Final = "The table shows which consumer; with --json, the object o
     is_flag=True,
     help="Kill the relay in the middle of the first consumer's forward pass; it plays alone then.",
 )
+@option(
+    "--secure",
+    is_flag=True,
+    help="Sign, seal, and let the relay go by tokens; then show what it could see.",
+)
 @option("--timeout", type=DURATION, default="5m", help="Whole time allowed.")
 @pass_output
 def demo(output: Output, **settings: Any) -> None:
@@ -57,11 +62,16 @@ def demo(output: Output, **settings: Any) -> None:
     and must get the same tokens as without it. The exit code is not 0 if anything differs or is
     missing.
 
+    With --secure the relay has no keys but public ones for tokens, manifests are signed and Objects
+    sealed. At the end strangers try to get in, and everything that the relay has stored is searched
+    for pieces of the cache, tokens of the prompt, the model's digests and every key.
+
     \b
     Examples:
       kvcs demo
       kvcs demo --engine file --json
       kvcs demo --kill-relay
+      kvcs demo --secure
     """  # noqa: D301 - click reads the backslash
     config = _configure(output, settings)
     with tempfile.TemporaryDirectory(prefix="kvcs-demo-") as directory, Board(output) as board:
@@ -80,6 +90,10 @@ def _configure(output: Output, settings: dict[str, Any]) -> DemoConfig:
             )
     if engine == FILE and settings["kill_relay"]:
         raise ConfigError("--kill-relay", "an engine that can compute what is lost", FILE)
+    if settings["secure"] and settings["kill_relay"]:
+        raise ConfigError(
+            "--secure", "no --kill-relay beside it: the relay is looked at afterwards"
+        )
     if engine == FILE:
         load_cache(settings["model"] or SAMPLE_CACHE)
     elif missing := missing_packages(engine, settings["model"]):
@@ -103,6 +117,7 @@ def _show(output: Output, config: DemoConfig, result: DemoResult, chart: list[st
             },
             "equal": result.equal,
             "late": None if result.late is None else result.late.report_decoding(),
+            **({} if result.security is None else {"security": result.security.to_json()}),
         }
     )
     everyone = result.portions if result.late is None else [*result.portions, result.late]
@@ -116,12 +131,16 @@ def _show(output: Output, config: DemoConfig, result: DemoResult, chart: list[st
     if decoded:
         output.table(decoding_table(decoded))
         output.text("\n".join([*decoding_notes(everyone), ""]))
+    if result.security is not None:
+        output.text("\n".join([*result.security.lines(), ""]))
     if not result.succeeded:
         raise Incomplete("something differs or is missing", ExitCode.DATA, _FAILED_HINT)
     output.text(_conclusion(config, result))
 
 
 def _conclusion(config: DemoConfig, result: DemoResult) -> str:
+    if config.secure:
+        return "every byte is the same, and the relay could read none of them"
     if config.kill_relay:
         return "the relay was killed, and the tokens are the same"
     if not any(portion.compared for portion in result.portions):

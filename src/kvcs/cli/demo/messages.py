@@ -26,6 +26,7 @@ __all__ = (
     "RelayCounters",
     "RelayJob",
     "Retrieved",
+    "SeenTrack",
     "decode_command",
     "decode_event",
     "encode_line",
@@ -45,10 +46,14 @@ class RelayJob(_Line):
     Attributes:
         directory: Where the development certificate goes.
         cache_bytes: Budget of the cache.
+        keys: File with the key ring of the relay: it goes by tokens then. None allows everything.
+        disk: Directory where it stores everything, or None.
     """
 
     directory: str
     cache_bytes: int
+    keys: str | None = None
+    disk: str | None = None
 
 
 class _EndpointJob(_Line):
@@ -60,6 +65,8 @@ class _EndpointJob(_Line):
         engine: Name of the engine, or ``file``.
         model: Path of a model, or of a cache file; None for the default.
         timeout: Seconds for everything.
+        keys: Directory with a key ring, or None for nothing but the scope key.
+        token: File with an authorization token, or None.
     """
 
     url: str
@@ -67,6 +74,8 @@ class _EndpointJob(_Line):
     engine: str
     model: str | None
     timeout: float
+    keys: str | None = None
+    token: str | None = None
 
 
 class PublisherJob(_EndpointJob):
@@ -154,12 +163,14 @@ class LayerPassed(_Line):
         size_bytes: Octets of its keys and values.
         digests: KVSP layer digest of each block, in hex.
         seconds: Since the publisher's or the retrieval's start.
+        samples: Pieces of its blocks, in hex, from a publisher with a key ring.
     """
 
     layer_index: int
     size_bytes: int
     digests: list[str]
     seconds: float
+    samples: list[str] = []
 
 
 class Retrieved(_Line):
@@ -173,6 +184,7 @@ class Retrieved(_Line):
             it connected to the relay.
         failure: Why the prefix was given up, or None.
         is_like_file: Every byte equals the file's; None where there is no file.
+        authenticated: A trusted producer signed all of it.
     """
 
     complete: bool
@@ -191,6 +203,7 @@ class Retrieved(_Line):
     time_to_first_token: float | None = None
     failure: str | None = None
     is_like_file: bool | None = None
+    authenticated: bool = False
 
 
 class Compared(_Line):
@@ -207,12 +220,43 @@ class Compared(_Line):
     time_to_first_token: float
 
 
+class SeenTrack(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A Track as the relay sees it.
+
+    Attributes:
+        name: Its name.
+        groups: Groups, as its largest Location has it.
+        objects_per_group: Objects of a Group.
+        size_bytes: Payload octets.
+    """
+
+    name: str
+    groups: int
+    objects_per_group: int
+    size_bytes: int
+
+
 class RelayCounters(_Line):
-    """Counters of the relay since its start."""
+    """Counters of the relay since its start, and what it sees.
+
+    Attributes:
+        objects_on_disk: Objects written to disk.
+        objects_dropped: Objects that were not written.
+        bytes_waiting: Octets that wait to be written.
+        sessions: Sessions that it has had.
+        namespaces: Track Namespaces in text form.
+        tracks: Tracks of them.
+    """
 
     bytes_in: int
     bytes_out: int
     upstream_subscriptions: int
+    objects_on_disk: int = 0
+    objects_dropped: int = 0
+    bytes_waiting: int = 0
+    sessions: int = 0
+    namespaces: list[str] = []
+    tracks: list[SeenTrack] = []
 
 
 class Failed(_Line):

@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Buffer
 from pathlib import Path
 
-from kvcs.cli._keys import load_scope_key
 from kvcs.cli.demo.link import Link
 from kvcs.cli.demo.material import Material, load_material
 from kvcs.cli.demo.messages import Announced, Halfway, LayerPassed, PublisherJob
+from kvcs.cli.demo.provision import job_member, job_tokens
+from kvcs.cli.demo.security import block_samples
 from kvcs.client import Publication, PublishedSegment, Publisher
 from kvcs.endpoint.connect import ConnectConfig, connect
 from kvcs.engines.bridge import publish_prefill
@@ -36,18 +37,25 @@ async def publish(link: Link, job: PublisherJob) -> None:
         KvcsError: The relay cannot be reached, or did not take everything in time.
     """
     material = await asyncio.to_thread(load_material, job)
-    scope_key = load_scope_key(Path(job.directory) / "scope.key")
+    member = job_member(job)
     config = ConnectConfig(tls=ClientTls(ca_file=str(Path(job.directory) / "ca.pem")))
     link.send(material.ready())
     await link.go()
     async with connect(job.url, config) as connection:
-        publisher = Publisher(connection, scope_key=scope_key, descriptor=material.descriptor)
+        publisher = Publisher(
+            connection,
+            scope_key=member.scope_key,
+            descriptor=material.descriptor,
+            config=member.publisher_config(authorization=job_tokens(job)),
+        )
         tokens = material.tokens[: material.prefix_tokens]
         async with publisher.publication(tokens) as publication:
             segment = await publication.add_segment(material.blocks)
             link.send(Announced(short_id=publication.name.short_id))
             await link.go()
-            shown = _Shown(publication, segment, link, material.layout)
+            shown = _Shown(
+                publication, segment, link, material.layout, gives_samples=job.keys is not None
+            )
             await _publish_layers(material, shown)
             if not await publication.wait_delivered(job.timeout):
                 raise RequestTimedOut("the relay did not take the whole publication")
@@ -77,8 +85,11 @@ class _Shown:
         segment: PublishedSegment,
         link: Link,
         layout: Layout,
+        *,
+        gives_samples: bool,
     ) -> None:
         self._publication = publication
+        self._gives_samples = gives_samples
         self._segment = segment
         self._link = link
         self._layout = layout
@@ -92,12 +103,14 @@ class _Shown:
     async def publish_layer(self, layer_index: int, k: Buffer, v: Buffer) -> None:
         """Publish a layer and report it."""
         await self._segment.publish_layer(layer_index, k, v)
+        has_samples = self._gives_samples
         self._link.send(
             LayerPassed(
                 layer_index=layer_index,
                 size_bytes=memoryview(k).nbytes + memoryview(v).nbytes,
                 digests=block_digests(self._layout, layer_index, k, v),
                 seconds=asyncio.get_running_loop().time() - self._started,
+                samples=block_samples(self._layout, layer_index, k, v) if has_samples else [],
             )
         )
         if layer_index + 1 == self._layout.layers // 2:

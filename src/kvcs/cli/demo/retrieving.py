@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvcs.cli._errors import NotFound
-from kvcs.cli._keys import load_scope_key
 from kvcs.cli.demo.link import Link
 from kvcs.cli.demo.material import Material, load_material
 from kvcs.cli.demo.messages import Compared, ConsumerJob, Joined, LayerPassed, Retrieved
+from kvcs.cli.demo.provision import job_member, job_tokens
 from kvcs.cli.demo.publishing import block_digests
-from kvcs.client import Consumer, ConsumerConfig, Layer, Retrieval, Verdict
+from kvcs.client import Consumer, Layer, Retrieval, Verdict
 from kvcs.endpoint.connect import ConnectConfig, connect
 from kvcs.engines.bridge import (
     PrefixMemory,
@@ -62,12 +62,15 @@ async def _take(link: Link, job: ConsumerJob, material: Material) -> Generation 
         transport=TransportConfig(idle_timeout=job.idle_timeout),
     )
     async with connect(job.url, config) as connection:
+        member = job_member(job)
         consumer = Consumer(
             connection,
-            scope_key=load_scope_key(Path(job.directory) / "scope.key"),
+            scope_key=member.scope_key,
             descriptor=material.descriptor,
             # A consumer may be here before the publisher: it waits for the announcement.
-            config=ConsumerConfig(discovery_wait=job.timeout),
+            config=member.consumer_config(
+                discovery_wait=job.timeout, authorization=job_tokens(job)
+            ),
         )
         return await taking.run(consumer)
 
@@ -193,6 +196,7 @@ class _Taking:
             layers=len(retrieval.layers),
             blocks=retrieval.blocks,
             is_like_file=self.is_like_file,
+            authenticated=verdict.authenticated,
         )
         engine = self.material.engine
         if engine is not None and generation is not None:

@@ -33,11 +33,21 @@ from kvcs.cli.demo.messages import (
 )
 from kvcs.cli.demo.portion import Portion
 from kvcs.cli.demo.process import NodeFailed, NodeProcess
+from kvcs.cli.demo.provision import SCOPE_KEY_FILE, Provision, provide
+from kvcs.cli.demo.security import SecurityReport, look_for_secrets, try_strangers
+from kvcs.endpoint.connect import ConnectConfig
+from kvcs.keyring import KeyRing, Purpose, load_ring
 from kvcs.kv.descriptor import Descriptor
+from kvcs.kv.naming import PublicationName
+from kvcs.names import TrackNamespace
+from kvcs.transport.interface import ClientTls
 
 __all__ = ("DemoConfig", "DemoResult", "Scenario")
 
 _CACHE_BYTES: Final = 256 * 2**20
+_DISK: Final = "relay-disk"
+# Seconds between two looks whether the relay has written everything.
+_LOOK_AGAIN: Final = 0.05
 NEW_TOKENS: Final = 32
 _LATER: Final = "(came after the end)"
 # Seconds after which a consumer takes a silent relay for gone: a busy machine is not a dead one,
@@ -54,12 +64,14 @@ class DemoConfig:
         engine: Name of an engine, or ``file``.
         model: Model of the engine, or a cache file; None for the default.
         kill_relay: Kill the relay in the middle of the first consumer's forward pass.
+        secure: Sign, seal, and let the relay go by tokens; afterwards look at what it has.
         timeout: Seconds for everything.
     """
 
     engine: str
     model: Path | None = None
     kill_relay: bool = False
+    secure: bool = False
     timeout: float = 300.0
 
 
@@ -72,7 +84,9 @@ class DemoResult:
         late: The consumer that takes the whole prefix when it is there; None without a model.
         relay: Counters of the relay.
         equal: Every byte and every token is what it must be.
-        succeeded: And nothing is missing or was rejected, unless the relay was killed.
+        succeeded: And nothing is missing or was rejected, unless the relay was killed, and the
+            relay saw nothing that it must not see.
+        security: What it saw; None unless that was asked for.
     """
 
     portions: list[Portion]
@@ -80,6 +94,7 @@ class DemoResult:
     equal: bool
     succeeded: bool
     late: Portion | None = None
+    security: SecurityReport | None = None
 
 
 class Scenario:
@@ -100,6 +115,8 @@ class Scenario:
         self._url = ""
         self._ready: Ready | None = None
         self._published: dict[int, list[str]] = {}
+        self._samples: dict[str, str] = {}
+        self._provision: Provision | None = None
 
     async def run(self) -> DemoResult:
         """Perform, within the timeout.
@@ -108,7 +125,10 @@ class Scenario:
             NodeFailed: A process gave up or ended.
             Incomplete: It took too long.
         """
-        write_scope_key(self._directory / "scope.key")
+        if self._config.secure:
+            self._provision = provide(self._directory)
+        else:
+            write_scope_key(self._directory / SCOPE_KEY_FILE)
         try:
             async with asyncio.timeout(self._config.timeout), self._stack:
                 relay = await self._start_relay()
@@ -150,7 +170,10 @@ class Scenario:
             await self._compare(portion, node)
             await node.ended()
         late = await self._take_whole() if self._decodes else None
-        return self._judge([live, joining, part], await self._statistics(relay), late)
+        everyone = [live, joining, part, *(() if late is None else (late,))]
+        counters = await self._statistics(relay)
+        security = None if self._provision is None else await self._examine(relay, everyone)
+        return self._judge([live, joining, part], counters, late, security)
 
     async def _perform_with_a_killed_relay(self, relay: NodeProcess) -> DemoResult:
         """Kill the relay when the consumer's forward pass has used half of the layers."""
@@ -233,6 +256,37 @@ class Scenario:
         relay.go()
         return await relay.expect(RelayCounters)
 
+    async def _examine(self, relay: NodeProcess, everyone: list[Portion]) -> SecurityReport:
+        """See what strangers get of the relay, and what is in all that it has stored."""
+        ready, provision = self._ready, self._provision
+        assert ready is not None
+        assert provision is not None
+        ring = load_ring(provision.publisher) or KeyRing()
+        signer, sealer = ring.current(Purpose.PRODUCER), ring.current(Purpose.OBJECT)
+        assert signer is not None
+        assert sealer is not None
+        tls = ClientTls(ca_file=str(self._directory / "ca.pem"))
+        counters = await self._statistics(relay)
+        name = PublicationName.parse(TrackNamespace.parse(counters.namespaces[0]))
+        refused = await try_strangers(self._url, ConnectConfig(tls=tls), provision, name)
+        while counters.bytes_waiting:
+            await asyncio.sleep(_LOOK_AGAIN)
+            counters = await self._statistics(relay)
+        self._board.note("searching everything that the relay has stored")
+        wanted, findings = await asyncio.to_thread(
+            look_for_secrets, self._directory / _DISK, provision, ready, self._samples
+        )
+        return SecurityReport(
+            signed_by=signer.kid,
+            key_id=int(sealer.kid),
+            authenticated=all(it.retrieved and it.retrieved.authenticated for it in everyone),
+            relay=counters,
+            relay_keys=provision.relay_purposes,
+            refused=refused,
+            wanted=wanted,
+            findings=findings,
+        )
+
     # The processes.
 
     @property
@@ -244,7 +298,13 @@ class Scenario:
         return await self._stack.enter_async_context(node)
 
     async def _start_relay(self) -> NodeProcess:
-        job = RelayJob(directory=str(self._directory), cache_bytes=_CACHE_BYTES)
+        provision = self._provision
+        job = RelayJob(
+            directory=str(self._directory),
+            cache_bytes=_CACHE_BYTES,
+            keys=None if provision is None else str(provision.relay),
+            disk=None if provision is None else str(self._directory / _DISK),
+        )
         relay = await self._start(NodeProcess("relay", job))
         listening = await relay.expect(Listening)
         self._url = f"moqt://127.0.0.1:{listening.port}/"
@@ -254,9 +314,11 @@ class Scenario:
     async def _start_publisher(self) -> NodeProcess:
         def note_layer(layer: LayerPassed) -> None:
             self._published[layer.layer_index] = layer.digests
+            for number, sample in enumerate(layer.samples):
+                self._samples[f"layer {layer.layer_index}, {number}"] = sample
             self._board.publish_layer(layer)
 
-        job = PublisherJob(**self._endpoint())
+        job = PublisherJob(**self._endpoint(is_publisher=True))
         return await self._start(NodeProcess("publisher", job, on_layer=note_layer))
 
     async def _start_consumer(
@@ -286,9 +348,13 @@ class Scenario:
         node = NodeProcess(f"consumer {name!r}", job, on_layer=note_layer)
         return portion, await self._start(node)
 
-    def _endpoint(self) -> dict[str, Any]:
-        config = self._config
+    def _endpoint(self, *, is_publisher: bool = False) -> dict[str, Any]:
+        config, it = self._config, self._provision
+        keys = it and (it.publisher if is_publisher else it.consumer)
+        token = it and (it.producer_token if is_publisher else it.consumer_token)
         return {
+            "keys": None if keys is None else str(keys),
+            "token": None if token is None else str(token),
             "url": self._url,
             "directory": str(self._directory),
             "engine": config.engine,
@@ -299,7 +365,11 @@ class Scenario:
     # The verdict.
 
     def _judge(
-        self, portions: list[Portion], relay: RelayCounters, late: Portion | None = None
+        self,
+        portions: list[Portion],
+        relay: RelayCounters,
+        late: Portion | None = None,
+        security: SecurityReport | None = None,
     ) -> DemoResult:
         everyone = portions if late is None else [*portions, late]
         for portion in everyone:
@@ -309,5 +379,10 @@ class Scenario:
         lost = [portion for portion in portions if portion.is_recomputed]
         succeeded = equal and (bool(lost) if self._config.kill_relay else whole)
         return DemoResult(
-            portions=portions, late=late, relay=relay, equal=equal, succeeded=succeeded
+            portions=portions,
+            late=late,
+            relay=relay,
+            equal=equal,
+            succeeded=succeeded and (security is None or security.holds),
+            security=security,
         )

@@ -1,0 +1,164 @@
+"""Key rings on the command line: two members and a stranger, through a relay of their own."""
+
+import json
+import os
+import sys
+
+import pytest
+from tests.integration.children import child_process, first_line
+
+import kvcs.cli
+from kvcs.engines.file import SAMPLE_CACHE
+
+pytestmark = pytest.mark.timeout(120)
+
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("KVCS_")}
+
+
+def process(*arguments):
+    return child_process([sys.executable, "-m", "kvcs", *arguments], ENVIRONMENT)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("keys")
+
+
+@pytest.fixture(scope="module")
+def relay(place):
+    arguments = ("relay", "run", "--port", 0, "--dev-cert", place / "certificate", "--json")
+    with process(*arguments) as child:
+        yield first_line(child)
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Run a command in this process; return its exit code, standard output and error."""
+    for name in os.environ:
+        if name.startswith("KVCS_"):
+            monkeypatch.delenv(name)
+
+    def call(*arguments):
+        code = kvcs.cli._run([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return int(code), captured.out, captured.err
+
+    return call
+
+
+def must(outcome):
+    code, out, err = outcome
+    assert code == 0, err
+    return out
+
+
+@pytest.fixture
+def rings(tmp_path, run):
+    """A ring that publishes, one of another member, and one of the scope key alone."""
+    mine, theirs, bare = (tmp_path / name for name in ("mine", "theirs", "bare"))
+    must(run("scope", "new", "--keys", mine))
+    must(run("keys", "new", "producer", "--keys", mine))
+    must(run("keys", "new", "object", "--keys", mine))
+    must(run("keys", "export", "member", tmp_path / "member.json", "--keys", mine))
+    must(run("keys", "import", tmp_path / "member.json", "--keys", theirs))
+    scope = json.loads((tmp_path / "member.json").read_text())["scope"]
+    (tmp_path / "scope.jwk").write_text(json.dumps(scope))
+    (tmp_path / "scope.jwk").chmod(0o600)
+    must(run("keys", "import", tmp_path / "scope.jwk", "--as", "scope", "--keys", bare))
+    return mine, theirs, bare
+
+
+@pytest.fixture
+def fetch(relay, run):
+    def call(ring, *more):
+        where = ("--ca", relay["ca"], "--timeout", "20s", "--keys", ring)
+        return run("fetch", relay["url"], "--like", SAMPLE_CACHE, *where, *more)
+
+    return call
+
+
+@pytest.fixture
+def published(relay):
+    """A publication by a ring."""
+
+    def opened(ring, *more):
+        where = ("--url", relay["url"], "--ca", relay["ca"], "--keys", ring)
+        return process("publish", SAMPLE_CACHE, *where, "--json", *more)
+
+    return opened
+
+
+def test_member_takes_what_is_signed_and_sealed_and_nobody_else_does(
+    rings, published, fetch, run, relay, tmp_path
+):
+    mine, theirs, bare = rings
+    with published(mine) as child:
+        shown = first_line(child)
+        taken = json.loads(must(fetch(theirs, "--json", "-o", tmp_path / "out.safetensors")))
+        look = ("--ca", relay["ca"], "--keys", theirs, "--json")
+        seen = json.loads(
+            must(run("inspect", f"{relay['url']}#kvcs:{shown['publication_id']}", *look))
+        )
+        refused, _, why = fetch(bare)
+        stranger = tmp_path / "stranger"
+        stranger.mkdir(mode=0o700)
+        nothing, _, no_key = fetch(stranger)
+
+    assert taken["complete"] is True
+    assert seen["publications"][0]["blocks"] == 4
+    assert (tmp_path / "out.safetensors").read_bytes() == SAMPLE_CACHE.read_bytes()
+    assert refused == 7, why
+    assert len(why.splitlines()) == 2
+    assert "Traceback" not in why
+    assert (nothing, "kvcs scope new" in no_key) == (2, True)
+
+
+def test_who_trusts_a_producer_takes_nothing_in_clear_unless_told(rings, published, fetch, run):
+    mine, theirs, bare = rings
+    trusting = bare.with_name("trusting")
+    must(run("keys", "import", bare.with_name("scope.jwk"), "--as", "scope", "--keys", trusting))
+    public = bare.with_name("producer.jwks")
+    must(run("keys", "public", "producer", "-o", public, "--keys", mine))
+    must(run("keys", "import", public, "--as", "trusted", "--keys", trusting))
+    with published(bare) as child:
+        first_line(child)
+
+        code, _, err = fetch(trusting)
+        allowed = json.loads(must(fetch(trusting, "--allow-unsigned", "--json")))
+        sealed_wanted, _, why = fetch(theirs, "--allow-unsigned")
+
+    assert code != 0
+    assert len(err.splitlines()) == 2
+    assert allowed["complete"] is True
+    assert sealed_wanted != 0, why
+
+
+def test_exact_publication_is_found_by_an_index(rings, published, fetch, tmp_path):
+    mine, theirs, _ = rings
+    index = tmp_path / "index"
+    with published(mine, "--index", index, "--pad-blocks", 8) as child:
+        shown = first_line(child)
+        taken = json.loads(must(fetch(theirs, "--json", "--index", index)))
+    gone, _, _ = fetch(theirs, "--index", index)
+
+    assert taken["publication_id"] == shown["publication_id"]
+    assert taken["complete"] is True
+    assert (taken["objects_excess"], taken["blocks"]) == (0, 4)
+    # What the relay still holds can be had; what it never took is not there any more.
+    assert gone in (0, 3)
+
+
+def test_rotated_keys_overlap(rings, published, fetch, run, tmp_path):
+    mine, theirs, _ = rings
+    for purpose in ("object", "producer"):
+        must(run("keys", "new", purpose, "--keys", mine))
+    must(run("keys", "export", "member", tmp_path / "next.json", "--keys", mine))
+    must(run("keys", "import", tmp_path / "next.json", "--keys", theirs))
+    with published(mine) as child:
+        first_line(child)
+        must(fetch(theirs))
+    for purpose in ("object", "producer"):
+        must(run("keys", "rotate", purpose, "--keys", mine))
+    with published(mine) as child:
+        first_line(child)
+        must(fetch(theirs))

@@ -1,0 +1,136 @@
+"""``kvcs demo --secure``: who gets which keys, and what makes it fail."""
+
+import dataclasses
+import json
+import struct
+
+import pytest
+
+from kvcs.c4m import TokenVerifier
+from kvcs.cli.demo.messages import Ready, RelayCounters, SeenTrack
+from kvcs.cli.demo.provision import provide
+from kvcs.cli.demo.search import Findings
+from kvcs.cli.demo.security import SecurityReport, block_samples, look_for_secrets
+from kvcs.engines.file import SAMPLE_CACHE, load_cache
+from kvcs.keyring import Purpose, load_ring, load_ring_file
+from kvcs.kv import Layout
+
+COUNTERS = RelayCounters(
+    bytes_in=1,
+    bytes_out=2,
+    upstream_subscriptions=3,
+    objects_on_disk=4,
+    sessions=5,
+    namespaces=["a-b"],
+    tracks=[SeenTrack(name="k.2eraw.2es0", groups=2, objects_per_group=3, size_bytes=2048)],
+)
+REPORT = SecurityReport(
+    signed_by="somebody",
+    key_id=7,
+    authenticated=True,
+    relay=COUNTERS,
+    relay_keys=("verifier",),
+    refused={"FETCH with no token": "UNAUTHORIZED"},
+    wanted=9,
+    findings=Findings(files=1, size_bytes=10),
+)
+
+
+@pytest.fixture(scope="module")
+def cache():
+    return load_cache(SAMPLE_CACHE)
+
+
+@pytest.fixture
+def ready(cache):
+    descriptor = cache.descriptor.canonical().decode()
+    return Ready(blocks=cache.blocks, tokens=list(cache.tokens), descriptor=descriptor)
+
+
+def test_report_holds_when_nothing_was_found_and_everything_was_looked_at():
+    assert REPORT.holds
+    assert json.loads(json.dumps(REPORT.to_json()))["holds"] is True
+    text = "\n".join(REPORT.lines())
+    assert "track k.raw.s0: 2 Groups of 3 Objects, 2 KiB" in text
+    assert "found none of them" in text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"authenticated": False},
+        {"relay_keys": ("verifier", "object")},
+        {"refused": {"FETCH with no token": "DOES_NOT_EXIST"}},
+        {"refused": {"FETCH with no token": "allowed"}},
+        {"findings": Findings(files=1, size_bytes=10, found={"object key"})},
+        {"relay": {"objects_on_disk": 0}},
+        {"relay": {"objects_dropped": 1}},
+    ],
+)
+def test_report_does_not_hold_when_anything_differs(change):
+    if isinstance(change.get("relay"), dict):
+        members = {name: getattr(COUNTERS, name) for name in COUNTERS.__struct_fields__}
+        change = {"relay": RelayCounters(**{**members, **change["relay"]})}
+
+    report = dataclasses.replace(REPORT, **change)
+
+    assert not report.holds
+    assert report.to_json()["holds"] is False
+
+
+def test_each_party_gets_what_is_its_own(tmp_path):
+    provision = provide(tmp_path)
+
+    publisher, consumer = load_ring(provision.publisher), load_ring(provision.consumer)
+    relay = load_ring_file(provision.relay)
+    assert publisher is not None
+    assert consumer is not None
+    assert set(publisher.sets) == {Purpose.SCOPE, Purpose.PRODUCER, Purpose.OBJECT}
+    assert set(consumer.sets) == {Purpose.SCOPE, Purpose.TRUSTED, Purpose.OBJECT}
+    assert set(relay.sets) == {Purpose.VERIFIER}
+    assert not any(key.is_secret for key in relay.keys(Purpose.VERIFIER))
+    verifier = TokenVerifier(relay.token_verifiers)
+    for path in (provision.producer_token, provision.consumer_token, provision.foreign_token):
+        assert verifier.open(path.read_bytes()).scopes
+    assert len(provision.secrets()) == 3
+
+
+def test_samples_are_pieces_of_every_block(cache):
+    layout = Layout(cache.descriptor)
+    k, v = cache.layers[0]
+
+    samples = block_samples(layout, 0, k, v)
+
+    assert len(samples) == 2 * cache.blocks
+    assert all(bytes.fromhex(sample) in bytes(k) + bytes(v) for sample in samples)
+    assert block_samples(layout, 0, bytes(k.nbytes), bytes(v.nbytes)) == []
+
+
+def test_everything_that_is_looked_for_is_found_where_it_is(cache, ready, tmp_path):
+    provision = provide(tmp_path / "parties")
+    samples = dict(enumerate(block_samples(Layout(cache.descriptor), 1, *cache.layers[1])))
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    wanted, nothing = look_for_secrets(
+        disk, provision, ready, {str(k): v for k, v in samples.items()}
+    )
+    tokens = ready.tokens[:8]
+    (disk / "all").write_bytes(
+        b"".join(
+            [
+                *provision.secrets().values(),
+                *(bytes.fromhex(sample) for sample in samples.values()),
+                struct.pack(">8I", *tokens),
+                cache.descriptor.canonical(),
+                provision.producer_token.read_bytes(),
+                provision.consumer_token.read_bytes(),
+            ]
+        )
+    )
+
+    again, everything = look_for_secrets(
+        disk, provision, ready, {str(k): v for k, v in samples.items()}
+    )
+
+    assert nothing.found == set()
+    assert wanted == again == len(everything.found)
