@@ -28,7 +28,7 @@ WITH_CODE = [
     if "```python\n" in page.read_text()
 ]
 EXAMPLES = ("publish_and_fetch", "join_in_the_middle", "fake_network")
-THEMES = ("Trust", "KVSP over HTTP")
+THEMES = ("KVSP over HTTP",)
 
 
 def name_of(page: Path) -> str:
