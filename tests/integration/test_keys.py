@@ -109,6 +109,7 @@ def test_member_takes_what_is_signed_and_sealed_and_nobody_else_does(
     assert (tmp_path / "out.safetensors").read_bytes() == SAMPLE_CACHE.read_bytes()
     assert refused == 7, why
     assert len(why.splitlines()) == 2
+    assert "kvcs keys import FILE --as trusted" in why
     assert "Traceback" not in why
     assert (nothing, "kvcs scope new" in no_key) == (2, True)
 

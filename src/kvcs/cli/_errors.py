@@ -176,7 +176,14 @@ _HINTS: Final[dict[type[KvcsError], str]] = {
     ConnectionLost: "Check the other side's log, then try again.",
     ProtocolError: "The other side may speak another draft; kvcs speaks MOQT draft 22.",
     KeyMismatch: "Compare the scope key and the descriptor (kvcs inspect).",
-    KeyMissing: "Ask for the object key of the publication; its relays have none.",
+    KeyMissing: (
+        "Ask a member of the scope for the object key, and take it in with kvcs keys import; its "
+        "relays have none."
+    ),
+    NotAuthentic: (
+        "If you trust its producer, take in its public key (kvcs keys import FILE --as trusted); "
+        "--allow-unsigned takes it whoever made it."
+    ),
     LayoutMismatch: "Compare the descriptor with the tensors (kvcs inspect FILE).",
     FileFailed: "Check that the file is there, that you may use it, and that the disk has room.",
     UnsupportedEncoding: "Nothing of it was used; a newer kvcs may read it.",
@@ -200,7 +207,10 @@ _MEANINGS: Final[dict[int, str]] = {
 
 _REQUEST_HINTS: Final[dict[ExitCode, str]] = {
     ExitCode.NOT_FOUND: _HINTS[NotFound],
-    ExitCode.REFUSED: "Ask the relay's operator for access to this scope.",
+    ExitCode.REFUSED: (
+        "Ask the relay's operator for access to this scope; --token-file names the file with a "
+        "token."
+    ),
     ExitCode.TIMEOUT: _HINTS[RequestTimedOut],
 }
 
