@@ -10,6 +10,7 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedCo
 from kvcs.cli._keys import Member
 from kvcs.cli._output import Output, format_bytes, rounded
 from kvcs.cli._ranges import format_layers
+from kvcs.cli._text import format_kid
 from kvcs.cli._verdict import describe_missing, incomplete
 from kvcs.client import Candidate, Consumer, Layer, Retrieval, Verdict
 from kvcs.engines.file import CacheFile, LayerTensors, save_cache
@@ -121,6 +122,7 @@ class Taking:
                 "publication": str(self.candidate.name.namespace()),
                 "publication_id": self.candidate.name.publication_id.hex(),
                 "complete": verdict.complete,
+                "signed_by": format_kid(verdict.signed_by),
                 "layers": format_layers(retrieval.layers),
                 "blocks": retrieval.blocks,
                 "verified_prefix_blocks": verdict.verified_prefix_blocks,
@@ -138,7 +140,9 @@ class Taking:
             }
         )
         if verdict.complete:
-            where = f", written to {destination}" if destination else ""
+            signer = format_kid(verdict.signed_by)
+            where = f", signed by {signer}" if signer else ""
+            where += f", written to {destination}" if destination else ""
             self.output.text(
                 f"{self.candidate.name.short_id}: layers {format_layers(retrieval.layers)}, "
                 f"{retrieval.blocks} blocks, {format_bytes(verdict.verified_bytes)} verified in "

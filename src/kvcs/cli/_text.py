@@ -1,6 +1,6 @@
 """Text of files and peers, made fit to be shown."""
 
-__all__ = ("printable",)
+__all__ = ("format_kid", "printable")
 
 
 def printable(text: str, *, keep: str = "") -> str:
@@ -14,3 +14,13 @@ def printable(text: str, *, keep: str = "") -> str:
         char if char.isprintable() or char in keep else char.encode("unicode_escape").decode()
         for char in text
     )
+
+
+def format_kid(kid: bytes | None) -> str | None:
+    """Return a key identifier as it is named in a key ring; in hex if it is no text."""
+    if kid is None:
+        return None
+    try:
+        return printable(kid.decode())
+    except UnicodeDecodeError:
+        return kid.hex()
