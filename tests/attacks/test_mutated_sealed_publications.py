@@ -1,10 +1,19 @@
-"""One random lie about a sealed publication: never wrong bytes, always an end."""
+"""One random lie about a sealed publication, signed or not: never wrong bytes, always an end."""
 
 import random
 
 import pytest
 from tests.attacks.liar import TRACKS, Liar, LiveLiar, payload, retrieve
-from tests.attacks.sealed_copy import CONSUMER, KEY, KEY_ID_PROPERTY, genuine, immutable
+from tests.attacks.sealed_copy import (
+    CONSUMER,
+    DEMANDING,
+    KEY,
+    KEY_ID_PROPERTY,
+    SEALED,
+    SIGNED,
+    genuine,
+    immutable,
+)
 from tests.attacks.test_mutated_publications import (
     add_an_object,
     cut_manifest,
@@ -112,7 +121,8 @@ LIES = [
 
 async def scenario(seed):
     chance = random.Random(seed)
-    copy = genuine()
+    published, demanded = chance.choice([(SEALED, CONSUMER), (SIGNED, DEMANDING)])
+    copy = genuine(config=published)
     for number in sorted(chance.sample(range(len(LIES)), chance.choice([1, 1, 1, 2, 5]))):
         LIES[number](chance, copy)
     kind = chance.choice([Liar, LiveLiar])
@@ -120,7 +130,7 @@ async def scenario(seed):
     return await retrieve(
         kind(copy),
         network=network,
-        config=CONSUMER,
+        config=demanded,
         idle_timeout=chance.choice([None, 1.0]),
         discovering=True,
     )
@@ -146,11 +156,11 @@ def test_no_mutation_of_a_sealed_publication_is_accepted_for_long(part):
 
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
 @pytest.mark.parametrize("kind", [Liar, LiveLiar])
-def test_each_lie_about_a_sealed_publication_ends(kind, lie):
+def test_each_lie_about_a_sealed_and_signed_publication_ends(kind, lie):
     async def alone():
-        copy = genuine()
+        copy = genuine(config=SIGNED)
         lie(random.Random(lie.__name__), copy)
-        return await retrieve(kind(copy), config=CONSUMER)
+        return await retrieve(kind(copy), config=DEMANDING)
 
     outcome = run(alone())
 

@@ -14,7 +14,15 @@ from tests.attacks.liar import (
     payload,
     retrieve,
 )
-from tests.attacks.sealed_copy import CONSUMER, KEY, KEY_ID_PROPERTY, genuine, immutable
+from tests.attacks.sealed_copy import (
+    CONSUMER,
+    DEMANDING,
+    KEY,
+    KEY_ID_PROPERTY,
+    SIGNED,
+    genuine,
+    immutable,
+)
 
 from kvcs.client import ConsumerConfig, MissingReason
 from kvcs.errors import IntegrityError
@@ -59,6 +67,21 @@ def test_a_genuine_copy_is_taken():
 
         assert outcome.is_whole
         assert outcome.verdict.rejected == {}
+
+
+@pytest.mark.parametrize("kind", [Liar, LiveLiar])
+def test_a_genuine_copy_that_is_signed_too_is_taken_and_authentic(kind):
+    outcome = attack(genuine(config=SIGNED), kind, config=DEMANDING)
+
+    assert outcome.is_whole
+    assert outcome.verdict.authenticated
+
+
+def test_a_member_who_is_no_trusted_producer_publishes_nothing():
+    outcome = attack(genuine(), config=DEMANDING)
+
+    assert outcome.error is not None
+    assert outcome.layers == 0
 
 
 @pytest.mark.parametrize("kind", [Liar, LiveLiar])
