@@ -262,6 +262,27 @@ def test_publications_of_an_old_and_a_new_key_are_read_side_by_side(world):
         assert_whole(verdict)
 
 
+def test_a_running_publisher_changes_its_key(world):
+    async def scenario():
+        here = world()
+        config = ConsumerConfig(object_keys=ObjectKeys([KEY], current=STRONG))
+        async with here.publisher(SEALED) as source, source.publication(here.tokens) as before:
+            source.use_object_key(STRONG)
+            verdicts = []
+            async with source.publication(here.tokens) as after:
+                for publication in (before, after):
+                    segment = await publication.add_segment()
+                    await here.publish_all(segment)
+                    await publication.complete()
+                    verdicts.append(await consume(here, publication.name, config))
+                with pytest.raises(KeyMissing, match="Key ID 8"):
+                    await consume(here, after.name, KEYS)
+        return verdicts
+
+    for verdict in run(scenario()):
+        assert_whole(verdict)
+
+
 @pytest.mark.parametrize("number", [0x79, 0x02, 0x04, 0x0B])
 @pytest.mark.parametrize("config", [PublisherConfig, ConsumerConfig])
 def test_a_property_with_a_meaning_of_its_own_cannot_name_the_key(config, number):

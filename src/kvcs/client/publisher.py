@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from kvcs.client.config import PublisherConfig
 from kvcs.client.publication import Publication
@@ -14,6 +15,7 @@ from kvcs.kv.identity import BlockKey, PublicationId, ScopeKey
 from kvcs.kv.layout import Layout
 from kvcs.kv.manifest import Manifest
 from kvcs.kv.naming import PublicationName
+from kvcs.kv.sealing import ObjectKey
 from kvcs.names import FullTrackName, TrackNamespace
 
 __all__ = ("Publisher",)
@@ -104,6 +106,16 @@ class Publisher:
         )
         manifest = Manifest(compat=self._descriptor, deterministic=self._config.deterministic)
         return Publication(self, manifest, keys, self._config)
+
+    def use_object_key(self, key: ObjectKey | None) -> None:
+        """Seal the publications that are prepared from now on with another key.
+
+        Those that were prepared before keep theirs; a consumer that holds both keys reads both.
+
+        Raises:
+            ConfigError: No key, and the settings pad segments.
+        """
+        self._config = replace(self._config, object_key=key)
 
     # For publications and connections.
 
