@@ -184,7 +184,26 @@ class RequestFailed(KvcsError):
 
 
 class RequestRejected(RequestFailed):
-    """The peer answered REQUEST_ERROR."""
+    """The peer answered REQUEST_ERROR.
+
+    Attributes:
+        target: Where the peer says to ask instead, for people; None unless it redirects.
+    """
+
+    def __init__(
+        self,
+        code: int,
+        reason: str,
+        *,
+        retry_after: float | None = None,
+        target: str | None = None,
+    ) -> None:
+        super().__init__(code, reason, retry_after=retry_after)
+        self.target = target
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if self.target is None else f"{text}; it names {self.target}"
 
 
 class RequestTimedOut(RequestFailed, TimeoutError):

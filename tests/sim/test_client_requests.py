@@ -8,7 +8,7 @@ import pytest
 from kvcs.client import Consumer, ConsumerConfig, Publisher, PublisherConfig
 from kvcs.endpoint.connect import connect
 from kvcs.endpoint.serve import ServeConfig, serve
-from kvcs.errors import LocalProtocolError
+from kvcs.errors import LocalProtocolError, RequestErrorCode, RequestRejected
 from kvcs.kv import ScopeKey
 from kvcs.moqt.codepoints import ParameterType
 from kvcs.moqt.session.events import (
@@ -20,8 +20,9 @@ from kvcs.moqt.session.events import (
     SubscribeReceived,
 )
 from kvcs.moqt.wire import LocationFilter, Range, RangeFilter
+from kvcs.moqt.wire.request import Redirect
 from kvcs.moqt.wire.token import Token
-from kvcs.names import Location
+from kvcs.names import FullTrackName, Location, TrackNamespace
 from kvcs.testing import run
 from kvcs.transport.interface import ServerTls
 
@@ -170,6 +171,50 @@ def test_discovery_asks_for_the_anchor_keys_of_the_prompt_only(world):
     assert {prefix.fields[0] for prefix in prefixes} == {b"kvcs-1"}
     assert [len(prefix.fields) for prefix in prefixes] == [4] * len(keys)
     assert [prefix.fields[3] for prefix in prefixes] == list(reversed(keys))
+
+
+@pytest.mark.parametrize("uri", ["moqt://elsewhere:4433/kv", ""])
+@pytest.mark.parametrize("kind", [SubscribeReceived, SubscribeNamespaceReceived])
+def test_redirect_is_an_error_that_names_where_to_go(world, kind, uri):
+    target = FullTrackName(TrackNamespace((b"kvcs-1", b"other")), b"")
+
+    async def scenario():
+        here = world()
+        asked = []
+
+        def on_event(connection, event):
+            if isinstance(event, kind):
+                asked.append(event)
+                connection.session.reject(
+                    event.request_id,
+                    RequestErrorCode.REDIRECT,
+                    reason="moved",
+                    redirect=Redirect(uri, target),
+                    now=connection.now,
+                )
+                connection.wake()
+
+        async with listener(here, on_event), connect(URL, transport=here.network) as connection:
+            consumer = Consumer(connection, scope_key=SCOPE_KEY, descriptor=here.descriptor)
+            fields = (b"kvcs-1", bytes(16), bytes(32), bytes(32), bytes(16))
+            candidate = consumer.candidate(TrackNamespace(fields))
+
+            async def ask():
+                if kind is SubscribeNamespaceReceived:
+                    return await consumer.discover(here.tokens)
+                async with consumer.retrieve(candidate) as retrieval:
+                    return retrieval
+
+            with pytest.raises(RequestRejected) as caught:
+                await ask()
+        return caught.value, asked
+
+    error, asked = run(scenario())
+
+    assert error.code == RequestErrorCode.REDIRECT
+    assert str(error).endswith(f"moved; it names {target} at {uri or 'the same address'}")
+    # It is not followed: what is elsewhere is another publication, or needs another session.
+    assert asked
 
 
 def test_publication_that_is_over_takes_no_further_segment(world):

@@ -167,8 +167,8 @@ class _Probe:
                 self._remove(suffix)
             case RequestAccepted():
                 self.is_answered = True
-            case events.RequestRejected(code=code, reason=reason, retry_after=retry_after):
-                self.fail(RequestRejected(code, reason, retry_after=retry_after))
+            case events.RequestRejected():
+                self.fail(event.error())
             case RequestCancelled(code=code):
                 self.fail(RequestRejected(0, f"the search was ended with code {code:#x}"))
             case SessionClosed(error=error):

@@ -287,5 +287,4 @@ class Request:
     def rejection(self) -> RequestRejected:
         """Return the refusal as an exception."""
         assert self.rejected is not None
-        rejected = self.rejected
-        return RequestRejected(rejected.code, rejected.reason, retry_after=rejected.retry_after)
+        return self.rejected.error()

@@ -101,7 +101,7 @@ def _result(outcome: Event | KvcsError) -> Answer:
         case events.RequestRejected(code=RequestErrorCode.TIMEOUT):
             raise RequestTimedOut(outcome.reason)
         case events.RequestRejected():
-            raise RequestRejected(outcome.code, outcome.reason, retry_after=outcome.retry_after)
+            raise outcome.error()
         case events.UpdateRejected():
             raise RequestRejected(outcome.code, outcome.reason)
         case events.RequestCancelled():

@@ -13,6 +13,7 @@ SessionClosed nothing more is said about a request, and its id is of no further 
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from kvcs import errors
 from kvcs.errors import KvcsError
 from kvcs.moqt.codepoints import RangeMarker
 from kvcs.moqt.session.actions import RequestId, StreamId
@@ -230,6 +231,13 @@ class RequestRejected:
     reason: str
     retry_after: float | None = None
     redirect: Redirect | None = None
+
+    def error(self) -> errors.RequestRejected:
+        """Return it as an exception."""
+        target = None if self.redirect is None else str(self.redirect)
+        return errors.RequestRejected(
+            self.code, self.reason, retry_after=self.retry_after, target=target
+        )
 
 
 @dataclass(frozen=True, slots=True)

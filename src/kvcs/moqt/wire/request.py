@@ -80,6 +80,9 @@ class Redirect:
     uri: str
     track: FullTrackName
 
+    def __str__(self) -> str:
+        return f"{self.track} at {self.uri or 'the same address'}"
+
     def encode(self) -> bytes:
         """Encode the structure."""
         return encode_text(self.uri, MAX_URI_BYTES, "Redirect URI") + self.track.encode()
