@@ -26,6 +26,7 @@ from kvcs.endpoint.connect import connect
 from kvcs.moqt.session import events as ev
 from kvcs.names import TrackNamespace
 from kvcs.relay import RelayLimits
+from kvcs.relay.ancestry import Ancestry
 from kvcs.testing import LinkProfile, run
 
 # Where the publisher is, and where its consumer.
@@ -274,6 +275,41 @@ def test_circle_of_relays_is_broken_at_one_place(world, length, seed):
     # Mostly exactly one relay of the circle has no parent, and never none.
     assert max(samples) <= length - 1
     assert samples[-3:] == [length - 1] * 3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_circle_of_relays_that_do_not_tell_is_broken_as_well(world, monkeypatch, seed):
+    monkeypatch.setattr(Ancestry, "decode", classmethod(lambda _, options: None))  # noqa: ARG005
+
+    async def scenario():
+        here = world(seed=seed)
+        async with (
+            relay(here.network, A, B, seed=seed) as a,
+            relay(here.network, B, A, seed=seed) as b,
+        ):
+            samples = []
+            for _ in range(20):
+                await asyncio.sleep(3)
+                samples.append(sum(it.parent is not None for it in (a, b)))
+            verdicts = []
+            for port in (A, B):
+                async with (
+                    publisher(here, port) as it,
+                    it.publication(here.tokens) as publication,
+                ):
+                    await produce(here, publication, pace=0.01)
+                    verdicts += [
+                        await consume(here, sink, name=publication.name) for sink in (A, B)
+                    ]
+        return samples, verdicts
+
+    samples, verdicts = run(scenario(), seed=seed)
+
+    assert max(samples[-10:]) <= 1
+    # One of the two has the other as its parent: what is at the parent is found from below, and
+    # what is below is announced to the parent.
+    for verdict in verdicts:
+        assert_whole(verdict)
 
 
 def test_relay_that_names_itself_among_others_uses_the_others(world):

@@ -51,7 +51,7 @@ from kvcs.relay.namespaces import (
     PeerId,
 )
 from kvcs.relay.peer import Link, Listener, Peer
-from kvcs.relay.refusal import UNINTERESTED, Refusal
+from kvcs.relay.refusal import NOT_FOUND, UNINTERESTED, Refusal
 from kvcs.relay.statistics import Metrics, RelayStatistics, frozen_counts
 from kvcs.relay.tracks import Track
 from kvcs.relay.tree import Tree
@@ -376,6 +376,9 @@ class RelayCore:
     # Tracks.
 
     def _receive_track_request(self, peer: Peer, event: TrackRequest) -> None:
+        if self.tree.closes_circle(event.track, now=self._now):
+            self.refuse(peer, event.request_id, NOT_FOUND, now=self._now)
+            return
         if not self.admission.admit(peer, event, now=self._now):
             return
         track = self._track(event.track)

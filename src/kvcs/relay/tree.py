@@ -3,20 +3,23 @@
 Theory of operation. `Tree` sees the SETUP and the end of every session. A session that this
 relay dialled to have a parent becomes that if no circle would come of it, and replaces the
 parent before; a session of a relay below is ended if it would close a circle, or when it was
-not told of a relay that is above it now. Which parent is dialled, and when, is not decided
-here.
+not told of a relay that is above it now. A parent that does
+not tell where it is is asked for what would come back (`kvcs.relay.circle`), and let go if it does.
+Which parent is dialled, and when, is not decided here.
 
 Source: `kvcs.relay.ancestry`.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from kvcs.errors import TerminationCode
 from kvcs.moqt.wire.kvp import KeyValuePair
 from kvcs.moqt.wire.setup import SetupOptions
+from kvcs.names import FullTrackName
 from kvcs.relay.ancestry import Ancestry
+from kvcs.relay.circle import CircleProbe
 from kvcs.relay.peer import Peer
 
 __all__ = ("Tree",)
@@ -39,6 +42,10 @@ class _Host(Protocol):
         """Do without a parent."""
         ...
 
+    def schedule(self, deadline: float, alarm: Callable[[float], None]) -> None:
+        """Call `alarm` with the time when `deadline` has passed."""
+        ...
+
 
 class Tree:
     """The place of one relay.
@@ -52,6 +59,7 @@ class Tree:
         self.ancestry = Ancestry(relay_id)
         self.parent: Peer | None = None
         self._host = host
+        self._probe = CircleProbe(relay_id, host, is_parent=lambda peer: peer is self.parent)
 
     def __repr__(self) -> str:
         return f"<Tree {self.ancestry.relay_id.hex()} parent={self.parent}>"
@@ -94,6 +102,16 @@ class Tree:
             if not child.is_parent and child.ancestry is not None:
                 self._check_child(child, child.ancestry, now)
         self._host.parent_gained(peer, now=now)
+        if above is None:
+            self._probe.watch(peer, now)
+
+    def closes_circle(self, track: FullTrackName, *, now: float) -> bool:
+        """Tell whether a request shows a circle, and let go of the parent that it came through."""
+        if track != self._probe.track:
+            return False
+        if self.parent is not None:
+            _close(self.parent, "not used as a parent: what it is asked for comes back", now)
+        return True
 
     def _lose_parent(self, now: float) -> None:
         self.parent = None

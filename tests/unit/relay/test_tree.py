@@ -262,7 +262,7 @@ def test_parent_is_asked_when_those_below_refuse(world):
 
 
 def test_parent_is_not_asked_for_its_own_sake(world):
-    parent = Parent(world)
+    parent = Parent(world, place(9))
 
     subscribed = parent.send(parent.session.subscribe, TRACK)
     fetched = parent.fetch(ALL)
@@ -431,3 +431,32 @@ def test_children_stay_when_the_ancestors_are_those_they_know(world):
     Parent(world, place(1, 2))
 
     assert not child.session.is_closed
+
+
+# Circles through relays that do not tell where they are.
+
+
+def test_parent_that_asks_back_for_what_it_cannot_know_is_let_go(make_world):
+    world = make_world(authorize=deny_all)
+    parent, stranger = Parent(world), world.client()
+    (asked,) = parent.asked(ev.TrackStatusReceived)
+    assert not parent.session.is_closed
+
+    request_id = stranger.fetch(ALL, track=asked.track)
+
+    assert stranger.rejection(request_id) is RequestErrorCode.DOES_NOT_EXIST
+    assert parent.session.is_closed
+    assert world.core.parent is None
+
+
+def test_parent_that_does_not_tell_is_asked_from_time_to_time_and_one_that_tells_is_not(world):
+    parent = Parent(world)
+    world.pass_time(125.0)
+    asked = len(parent.asked(ev.TrackStatusReceived))
+    parent.lose()
+    told = Parent(world, place(9))
+    world.pass_time(125.0)
+
+    assert asked == 3
+    assert told.asked(ev.TrackStatusReceived) == []
+    assert not told.session.is_closed
