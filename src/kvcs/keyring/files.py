@@ -1,6 +1,7 @@
 """Files with secrets: who else could read or change them is checked before they are used.
 
-Source: the permissions are those of OpenSSH for private keys: nothing for group and others.
+Source: the permissions are those of OpenSSH for private keys: nothing for group and others. What
+root gives to a service, as systemd and Kubernetes do with credentials, its group may read.
 """
 
 import contextlib
@@ -18,7 +19,9 @@ __all__ = ("locked_directory", "prepare_directory", "read_file", "write_file")
 
 _DIRECTORY_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
-_FORBIDDEN: Final = 0o077  # any right of group and others
+# Any right of group and others; of what root owns, its group may have those to read.
+_FORBIDDEN: Final = 0o077
+_FORBIDDEN_OF_ROOT: Final = 0o027
 _KEY: Final = "key ring"
 
 
@@ -124,7 +127,9 @@ def locked_directory(path: Path) -> Generator[None]:
 def _check(path: Path, status: os.stat_result) -> None:
     if status.st_uid not in (os.geteuid(), 0):
         raise ConfigError(_KEY, "to belong to you or to root", str(path))
-    if mode := stat.S_IMODE(status.st_mode) & _FORBIDDEN:
+    is_given = status.st_uid == 0 and os.geteuid() != 0
+    forbidden = _FORBIDDEN_OF_ROOT if is_given else _FORBIDDEN
+    if mode := stat.S_IMODE(status.st_mode) & forbidden:
         right = "700" if stat.S_ISDIR(status.st_mode) else "600"
         expected = f"that nobody else can read or change it (chmod {right} {path})"
         raise ConfigError(_KEY, expected, f"rights {mode:03o} of group and others")

@@ -63,6 +63,27 @@ def test_file_of_somebody_else_is_refused(directory, monkeypatch):
         read_file(directory / "a", max_bytes=99)
 
 
+@pytest.mark.parametrize(
+    ("mode", "is_read"), [(0o440, True), (0o640, True), (0o660, False), (0o444, False)]
+)
+def test_file_that_root_gives_to_a_service_may_be_read_by_its_group(
+    directory, monkeypatch, mode, is_read
+):
+    path = directory / "a"
+    write_file(path, b"secret")
+    path.chmod(mode)
+    status = path.stat()
+    given = os.stat_result((*status[:4], 0, *status[5:]))
+    monkeypatch.setattr(os, "fstat", lambda _: given)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+
+    if is_read:
+        assert read_file(path, max_bytes=99) == b"secret"
+    else:
+        with pytest.raises(ConfigError, match="chmod 600"):
+            read_file(path, max_bytes=99)
+
+
 def test_file_beyond_the_limit_is_refused_and_a_missing_one_is_none(directory):
     write_file(directory / "a", b"secret")
 
