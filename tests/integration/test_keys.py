@@ -106,6 +106,9 @@ def test_member_takes_what_is_signed_and_sealed_and_nobody_else_does(
 
     assert taken["complete"] is True
     assert seen["publications"][0]["blocks"] == 4
+    ring = json.loads(must(run("keys", "list", "--keys", theirs, "--json")))
+    trusted = [key["kid"] for key in ring["keys"] if key["purpose"] == "trusted"]
+    assert [taken["signed_by"]] == [seen["publications"][0]["signed_by"]] == trusted
     assert (tmp_path / "out.safetensors").read_bytes() == SAMPLE_CACHE.read_bytes()
     assert refused == 7, why
     assert len(why.splitlines()) == 2
@@ -130,7 +133,7 @@ def test_who_trusts_a_producer_takes_nothing_in_clear_unless_told(rings, publish
 
     assert code != 0
     assert len(err.splitlines()) == 2
-    assert allowed["complete"] is True
+    assert (allowed["complete"], allowed["signed_by"]) == (True, None)
     assert sealed_wanted != 0, why
 
 

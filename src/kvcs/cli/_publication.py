@@ -23,6 +23,7 @@ from kvcs.kv.naming import SHORT_ID_DIGITS, PublicationName
 from kvcs.names import TrackNamespace
 
 __all__ = (
+    "KnownPublication",
     "PublicationReference",
     "ShortId",
     "parse_fragment",
@@ -117,7 +118,23 @@ class _Inspected(msgspec.Struct):
     descriptor: dict[str, msgspec.Raw]
 
 
-async def read_manifest(connection: Connection, name: PublicationName, member: Member) -> Manifest:
+@dataclass(frozen=True, slots=True)
+class KnownPublication:
+    """A publication whose manifest is known.
+
+    Attributes:
+        manifest: The newest version.
+        signed_by: Key identifier of the trusted producer that signed it; None where nobody is
+            trusted.
+    """
+
+    manifest: Manifest
+    signed_by: bytes | None
+
+
+async def read_manifest(
+    connection: Connection, name: PublicationName, member: Member
+) -> KnownPublication:
     """Ask for the newest manifest of a publication and check that it is the publication's.
 
     Raises:
@@ -135,7 +152,8 @@ async def read_manifest(connection: Connection, name: PublicationName, member: M
         on_error=lambda _error, _discards: None,
     )
     try:
-        return await track.open()
+        manifest = await track.open()
+        return KnownPublication(manifest, None if track.key is None else track.key.kid)
     finally:
         track.close()
 

@@ -199,7 +199,7 @@ async def _completed(connection: Connection, name: PublicationName, wanted: Want
     is_told = wanted.descriptor is not None or not wanted.tokens
     if is_told and wanted.blocks is None:
         return wanted
-    manifest = await read_manifest(connection, name, wanted.member)
+    manifest = (await read_manifest(connection, name, wanted.member)).manifest
     if manifest.complete:
         _check_blocks(wanted, manifest.blocks, "the publication")
     return replace(wanted, descriptor=wanted.descriptor or manifest.compat)

@@ -18,17 +18,22 @@ from kvcs.cli._options import (
     pass_output,
 )
 from kvcs.cli._output import Output, format_bytes
-from kvcs.cli._publication import PublicationReference, parse_fragment, read_manifest
+from kvcs.cli._publication import (
+    KnownPublication,
+    PublicationReference,
+    parse_fragment,
+    read_manifest,
+)
 from kvcs.cli._ranges import format_layers
 from kvcs.cli._runtime import run
 from kvcs.cli._search import Announced, NotListed, find, short_ids
+from kvcs.cli._text import format_kid
 from kvcs.cli._units import DURATION
 from kvcs.endpoint.connect import connect
 from kvcs.endpoint.connection import Connection
 from kvcs.engines.file import CacheFile, load_cache
 from kvcs.errors import KvcsError
 from kvcs.kv.identity import KVSP_PROVISIONAL, ScopeKey
-from kvcs.kv.manifest import Manifest
 from kvcs.kv.naming import PublicationName
 
 __all__ = ("inspect",)
@@ -148,7 +153,7 @@ async def _look(
     reference: PublicationReference | None,
     member: Member,
     wait: float,
-) -> list[tuple[PublicationName, Manifest | KvcsError]]:
+) -> list[tuple[PublicationName, KnownPublication | KvcsError]]:
     """Return the publications and their manifests, or why there is none.
 
     Raises:
@@ -173,7 +178,7 @@ async def _look(
 
 async def _manifest(
     connection: Connection, name: PublicationName, member: Member
-) -> Manifest | KvcsError:
+) -> KnownPublication | KvcsError:
     try:
         return await read_manifest(connection, name, member)
     except KvcsError as error:
@@ -183,25 +188,27 @@ async def _manifest(
 
 
 def _show_publications(
-    output: Output, found: list[tuple[PublicationName, Manifest | KvcsError]]
+    output: Output, found: list[tuple[PublicationName, KnownPublication | KvcsError]]
 ) -> None:
-    described = [_describe(name, manifest) for name, manifest in found]
+    described = [_describe(name, known) for name, known in found]
     output.result({"publications": described})
     shown = short_ids([name for name, _ in found])
     for publication, (name, _) in zip(described, found, strict=True):
         output.text(_format(publication, shown[name]))
 
 
-def _describe(name: PublicationName, manifest: Manifest | KvcsError) -> dict[str, Any]:
+def _describe(name: PublicationName, known: KnownPublication | KvcsError) -> dict[str, Any]:
     described: dict[str, Any] = {
         "namespace": str(name.namespace()),
         "anchor_key": name.anchor_key.hex(),
         "publication_id": name.publication_id.hex(),
     }
-    if isinstance(manifest, KvcsError):
-        return {**described, "error": sentence(manifest)}
+    if isinstance(known, KvcsError):
+        return {**described, "error": sentence(known)}
+    manifest = known.manifest
     return {
         **described,
+        "signed_by": format_kid(known.signed_by),
         "descriptor": manifest.compat.to_json(),
         "complete": manifest.complete,
         "deterministic": manifest.deterministic,
@@ -226,6 +233,8 @@ def _format(publication: dict[str, Any], short_id: str) -> str:
     if "error" in publication:
         return f"{lines[0]}\n  no manifest: {publication['error']}"
     state = "complete" if publication["complete"] else "in production"
+    if publication["signed_by"]:
+        state += f", signed by {publication['signed_by']}"
     lines.append(
         f"  {state}, {publication['layers']} layers, {publication['blocks']} blocks of "
         f"{publication['descriptor']['block_tokens']} tokens, {publication['descriptor']['dtype']}"
