@@ -290,6 +290,20 @@ def test_a_property_with_a_meaning_of_its_own_cannot_name_the_key(config, number
         config(key_id_property=number)
 
 
+def test_jointly_encoded_tracks_are_sealed_and_padded(world):
+    config = PublisherConfig(object_key=KEY, components=(Component.KV,), pad_segment_blocks=4)
+
+    async def scenario():
+        here = world()
+        async with relay(here), published(here, config) as publication:
+            return await consume(here, publication.name)
+
+    verdict = run(scenario())
+
+    assert verdict.complete
+    assert (verdict.verified, verdict.padding) == (LAYERS * BLOCKS, 3 * LAYERS)
+
+
 # Publishing again.
 
 
