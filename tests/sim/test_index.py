@@ -189,3 +189,56 @@ def test_publication_tells_the_keys_of_its_segments(world):
     assert before == ()
     assert len(keys) == 2
     assert keys[-1] == name.anchor_key
+
+
+def test_prompt_that_diverges_from_a_longer_publication_gets_the_shared_blocks_alone(world):
+    async def scenario():
+        here = world()
+        async with published(here) as (publication, _):
+            index = Index(IndexEntry(name=publication.name, blocks=2))
+            # The third block of the prompt is another one.
+            tokens = [*here.tokens[:8], *(token + 1 for token in here.tokens[8:16])]
+            async with consumer(here, index) as it:
+                (candidate,) = await it.discover(tokens)
+                return await retrieve(here, it, candidate), candidate
+
+    verdict, candidate = run(scenario())
+
+    assert candidate.blocks == 2
+    assert_whole(verdict, blocks=2)
+
+
+def test_index_that_puts_a_publication_of_another_prompt_in_place_is_not_believed(world):
+    async def scenario():
+        here = world()
+        async with published(here) as (publication, _):
+            other = [token + 1 for token in here.tokens]
+            async with consumer(here, Index()) as it:
+                own = it.block_keys(other)
+            # The first keys of the prompt, and at the end what the publication is named by.
+            lie = (*own[:4], publication.block_keys[4])
+            entries = [
+                IndexEntry(name=publication.name, blocks=2, segment_keys=lie),
+                IndexEntry(name=publication.name, blocks=2, segment_keys=lie[:2]),
+                IndexEntry(name=publication.name, blocks=2, segment_keys=publication.block_keys),
+            ]
+            found = []
+            for entry in entries:
+                async with consumer(here, Index(entry)) as it:
+                    found.append(await it.discover(other[:13]))
+            return found
+
+    assert run(scenario()) == [[], [], []]
+
+
+def test_index_that_has_the_keys_need_not_be_believed(world):
+    async def scenario():
+        here = world()
+        async with published(here) as (publication, _):
+            keys = publication.block_keys
+            index = Index(IndexEntry(name=publication.name, blocks=3, segment_keys=keys))
+            async with consumer(here, index) as it:
+                (candidate,) = await it.discover(here.tokens[:13])
+                return await retrieve(here, it, candidate)
+
+    assert_whole(run(scenario()), blocks=3)

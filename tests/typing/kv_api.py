@@ -32,6 +32,7 @@ from kvcs.kv import (
     TrustedProducers,
     anchor_prefix,
     check_identity,
+    check_segment_keys,
     codec,
     encode_payload,
     layer_digest,
@@ -99,6 +100,7 @@ def describe(data: bytes, publication: PublicationName, scope_key: ScopeKey) -> 
     assert_type(select_tracks(manifest.segments[0]), tuple[DataTrackName, ...] | None)
     assert_type(ManifestCadence().due(8), bool)
     check_identity(manifest, publication, scope_key, KVSP_PROVISIONAL)
+    check_segment_keys(manifest, [])
 
 
 def signing(manifest: Manifest, name: PublicationName, key: SigningKey) -> None:

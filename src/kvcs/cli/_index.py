@@ -53,13 +53,13 @@ class FileIndex:
 
     def _look_up(self, block_keys: tuple[BlockKey, ...]) -> list[IndexEntry]:
         found = [
-            IndexEntry(name=name, blocks=blocks)
+            IndexEntry(name=name, blocks=blocks, segment_keys=keys)
             for name, keys in self._lines()
             if (blocks := _common(keys, block_keys))
         ]
         return found[::-1]
 
-    def _lines(self) -> Iterator[tuple[PublicationName, Sequence[bytes]]]:
+    def _lines(self) -> Iterator[tuple[PublicationName, tuple[BlockKey, ...]]]:
         try:
             with self._path.open("rb") as file:
                 content = file.read(MAX_INDEX_BYTES + 1)
@@ -97,10 +97,10 @@ def add_to_index(path: Path, name: PublicationName, block_keys: Sequence[BlockKe
         raise ConfigError("--index", "a file that can be written", got) from error
 
 
-def _decode(line: bytes) -> tuple[PublicationName, Sequence[bytes]]:
+def _decode(line: bytes) -> tuple[PublicationName, tuple[BlockKey, ...]]:
     members = Members(decode_json(line, _LIMITS), "the line")
     name = PublicationName.parse(TrackNamespace.parse(members.take("namespace", str)))
-    keys = [bytes.fromhex(str(text)) for text in members.take_array("block_keys")]
+    keys = tuple(BlockKey(bytes.fromhex(str(text))) for text in members.take_array("block_keys"))
     if not keys or any(len(key) != _KEY_BYTES for key in keys) or keys[-1] != name.anchor_key:
         raise ValueError("block_keys are not those of the publication")
     return name, keys

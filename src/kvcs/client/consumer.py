@@ -7,7 +7,7 @@ from typing import Final
 
 from kvcs.client.config import ConsumerConfig
 from kvcs.client.discovery import Candidate, Discovery
-from kvcs.client.index import PublicationIndex, sorted_entries
+from kvcs.client.index import IndexEntry, PublicationIndex, sorted_entries
 from kvcs.client.manifest_track import ManifestTrack
 from kvcs.client.memory import HostMemory, Memory
 from kvcs.client.received import Wish
@@ -17,7 +17,7 @@ from kvcs.client.signal import Signal
 from kvcs.client.source import Source
 from kvcs.endpoint.connection import Connection
 from kvcs.errors import ConfigError, KeyMismatch, KvcsError
-from kvcs.kv.consistency import check_anchor, check_identity
+from kvcs.kv.consistency import check_anchor, check_identity, check_segment_keys
 from kvcs.kv.descriptor import Descriptor
 from kvcs.kv.identity import BlockKey, ScopeKey
 from kvcs.kv.manifest import Manifest
@@ -201,7 +201,7 @@ class Consumer:
             memory=memory or HostMemory(),
             timeout=timeout,
             idle_timeout=idle_timeout,
-            check=lambda manifest, name: self._check(manifest, name, candidate.keys),
+            check=lambda manifest, name: self._check(manifest, name, candidate),
         )
         sources = (
             Source(self._connection, candidate.name),
@@ -215,11 +215,13 @@ class Consumer:
             raise ConfigError("descriptor", "the descriptor of the consumer's engine")
         return self._descriptor
 
-    def _check(self, manifest: Manifest, name: PublicationName, keys: Sequence[BlockKey]) -> None:
+    def _check(self, manifest: Manifest, name: PublicationName, candidate: Candidate) -> None:
         check_identity(manifest, name, self._scope_key, self._config.profile)
         if self._descriptor is not None and manifest.compat != self._descriptor:
             raise KeyMismatch("the publication is of another model than the consumer's")
-        check_anchor(manifest, name, keys)
+        check_anchor(manifest, name, candidate.keys)
+        if name == candidate.name:
+            check_segment_keys(manifest, candidate.segment_keys)
 
     async def _indexed(
         self,
@@ -239,20 +241,11 @@ class Consumer:
             said,
             profile.scope_id(self._scope_key),
             profile.compatibility_id(self._scope_key, self._needed_descriptor()),
-            blocks=longest,
+            keys[:longest],
         )
         self.ignored_namespaces += len(said) - len(entries)
-        for blocks, group in groupby(entries, key=lambda entry: entry.blocks):
-            named = [
-                Candidate(
-                    name=entry.name,
-                    blocks=blocks,
-                    keys=keys,
-                    # Of a longer publication only the index knows how it begins.
-                    is_vouched=entry.name.anchor_key != keys[blocks - 1],
-                )
-                for entry in group
-            ]
+        for _, group in groupby(entries, key=lambda entry: entry.blocks):
+            named = [_indexed_candidate(entry, keys) for entry in group]
             if there := await self._there(named, deadline):
                 return there
         return []
@@ -290,7 +283,7 @@ class Consumer:
             Source(self._connection, candidate.name),
             self._config,
             signal=Signal(),
-            check=lambda manifest: self._check(manifest, candidate.name, candidate.keys),
+            check=lambda manifest: self._check(manifest, candidate.name, candidate),
             on_manifest=lambda _: None,
             on_error=lambda _error, _discards: None,
         )
@@ -308,3 +301,18 @@ class Consumer:
             for groups in segment.object_digests.values()
         ]
         return name, manifest.complete, min(listed, default=0)
+
+
+def _indexed_candidate(entry: IndexEntry, keys: tuple[BlockKey, ...]) -> Candidate:
+    """Return a publication that an index named, with the keys that it is known to begin with."""
+    blocks = entry.blocks
+    # Where segment 0 ends with these blocks, the manifest says how it goes on. Of a longer one
+    # the index vouches for these blocks, and for none behind them: there the tokens differ.
+    is_longer = entry.name.anchor_key != keys[blocks - 1]
+    return Candidate(
+        name=entry.name,
+        blocks=blocks,
+        keys=keys[:blocks] if is_longer else keys,
+        is_vouched=is_longer,
+        segment_keys=entry.segment_keys,
+    )

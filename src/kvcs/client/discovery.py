@@ -44,12 +44,15 @@ class Candidate:
         keys: The consumer's own Block Keys; empty when it has no tokens.
         is_vouched: It is known by other means that the publication's tokens start with the
             consumer's, so that a segment may be used in part.
+        segment_keys: Block Keys of all of segment 0 as an index has them; a manifest of other
+            blocks is refused. Empty when nobody says.
     """
 
     name: PublicationName
     blocks: int = 0
     keys: tuple[BlockKey, ...] = ()
     is_vouched: bool = False
+    segment_keys: tuple[BlockKey, ...] = ()
 
 
 class Discovery:

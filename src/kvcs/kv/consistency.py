@@ -20,6 +20,7 @@ __all__ = (
     "check_anchor",
     "check_binding",
     "check_identity",
+    "check_segment_keys",
     "check_successor",
     "matching_blocks",
     "select_tracks",
@@ -57,6 +58,24 @@ def check_anchor(manifest: Manifest, name: PublicationName, block_keys: Sequence
         return
     if block_keys[manifest.segments[0].blocks - 1] != name.anchor_key:
         raise KeyMismatch("the Anchor Key is not the last Block Key of segment 0")
+
+
+def check_segment_keys(manifest: Manifest, block_keys: Sequence[BlockKey]) -> None:
+    """Check that segment 0 has exactly the blocks that an index said it has.
+
+    Args:
+        manifest: A version of the publication.
+        block_keys: Block Keys of the whole segment; none where nobody said.
+
+    Raises:
+        KeyMismatch: It has others: what the index named is another publication.
+    """
+    if not manifest.segments or not block_keys:
+        return
+    segment = manifest.segments[0]
+    own = block_keys_sha256(block_keys)
+    if segment.blocks != len(block_keys) or segment.block_keys_sha256 != own:
+        raise KeyMismatch("segment 0 has other blocks than the index says")
 
 
 def matching_blocks(

@@ -15,6 +15,7 @@ from kvcs.kv import (
     Segment,
     check_anchor,
     check_identity,
+    check_segment_keys,
     check_successor,
     matching_blocks,
     parse_manifest,
@@ -53,6 +54,17 @@ def test_segment_0_ends_with_the_anchor_key(manifest, name, block_keys):
     wrong = replace(name, anchor_key=block_keys[4])
     with pytest.raises(KeyMismatch, match="Anchor Key"):
         check_anchor(manifest, wrong, block_keys)
+
+
+def test_segment_0_has_exactly_the_blocks_that_an_index_says(manifest, block_keys):
+    blocks = manifest.segments[0].blocks
+    check_segment_keys(manifest, block_keys[:blocks])
+    check_segment_keys(manifest, ())
+    check_segment_keys(replace(manifest, segments=()), block_keys)
+
+    for lie in (block_keys[: blocks - 1], block_keys, block_keys[:blocks][::-1]):
+        with pytest.raises(KeyMismatch, match="index"):
+            check_segment_keys(manifest, lie)
 
 
 @pytest.mark.parametrize("known", [0, 2])
