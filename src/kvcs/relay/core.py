@@ -53,6 +53,7 @@ from kvcs.relay.namespaces import (
 from kvcs.relay.peer import Link, Listener, Peer
 from kvcs.relay.refusal import NOT_FOUND, UNINTERESTED, Refusal
 from kvcs.relay.statistics import Metrics, RelayStatistics, frozen_counts
+from kvcs.relay.track_table import TrackTable
 from kvcs.relay.tracks import Track
 from kvcs.relay.tree import Tree
 
@@ -137,7 +138,7 @@ class RelayCore:
         self.drain = Drain(self)
         self._on_deadline = on_deadline
         self._peers: dict[PeerId, Peer] = {}
-        self._tracks: dict[FullTrackName, Track] = {}
+        self._tracks = TrackTable()
         self._alarms: list[_Alarm] = []
         self._alarms_set = 0
         self._now = 0.0
@@ -348,8 +349,7 @@ class RelayCore:
 
     def tracks_below(self, prefix: TrackNamespace) -> list[Track]:
         """Return the Tracks with any state in a namespace or below it."""
-        tracks = self._tracks.values()
-        return [track for track in tracks if prefix.is_prefix_of(track.name.namespace)]
+        return self._tracks.below(prefix)
 
     def refuse(self, peer: Peer, request_id: RequestId, refusal: Refusal, *, now: float) -> None:
         """Answer a request of a peer with REQUEST_ERROR."""
@@ -399,7 +399,7 @@ class RelayCore:
 
     def _receive_publish(self, peer: Peer, track: Track, event: PublishReceived) -> None:
         now = self._now
-        waiting = {p.id for p in self._peers.values() if track.demand.awaits_publisher(p)}
+        waiting = track.demand.awaiting
         if peer.is_relay and not self._takes_from_relay(peer, track, event):
             self.refuse(peer, event.request_id, UNINTERESTED, now=now)
         else:
@@ -428,7 +428,8 @@ class RelayCore:
                 return None
             if not self._tracks:
                 self.schedule(self._now + _SWEEP_INTERVAL, self._sweep_regularly)
-            track = self._tracks[name] = Track(name, self, now=self._now)
+            track = Track(name, self, now=self._now)
+            self._tracks.add(track)
         return track
 
     def _sweep(self, now: float) -> None:
@@ -450,7 +451,7 @@ class RelayCore:
         if track.is_forgettable:
             self.cache.remove(track.name)
             self.disk.release(track.name)
-            del self._tracks[track.name]
+            self._tracks.remove(track.name)
 
     def _release_unused(self, name: FullTrackName) -> None:
         track = self._tracks.get(name)

@@ -41,7 +41,7 @@ from kvcs.names import FullTrackName, Location
 from kvcs.relay.auth import Access
 from kvcs.relay.gaps import Origin
 from kvcs.relay.host import Host
-from kvcs.relay.namespaces import Route
+from kvcs.relay.namespaces import PeerId, Route
 from kvcs.relay.peer import Peer
 from kvcs.relay.questions import Questions
 from kvcs.relay.refusal import NOBODY_CAME, NOT_FOUND, Refusal
@@ -117,9 +117,10 @@ class Demand:
         served = self._served.values()
         return any(to is peer and not delivery.finished for to, delivery in served)
 
-    def awaits_publisher(self, peer: Peer) -> bool:
-        """Tell whether a SUBSCRIBE of this peer is unanswered."""
-        return any(route.peer == peer.id for route in self._subscribes)
+    @property
+    def awaiting(self) -> set[PeerId]:
+        """The peers of which a SUBSCRIBE is unanswered."""
+        return {route.peer for route in self._subscribes}
 
     # Requests.
 
