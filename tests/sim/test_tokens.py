@@ -223,6 +223,30 @@ def test_a_child_renews_what_it_has_of_its_parent(world):
     assert ended == {}
 
 
+def test_a_child_that_renews_too_late_announces_again(world):
+    async def scenario():
+        here = world()
+        async with (
+            relay(here.network, A, authorize=policy()),
+            relay(here.network, B, A, upstream_tokens=tokens(Role.RELAY, 20.0)) as child,
+            publisher(here, B, ()) as (source, _),
+            source.publication(here.tokens) as publication,
+        ):
+            await settled(child)
+            await produce(here, publication)
+            await asyncio.sleep(30)
+            async with consumer(here, A, tokens(Role.CONSUMER)) as taker:
+                before = await taker.discover(here.tokens)
+            child.authorize_upstream(tokens(Role.RELAY, 1000.0))
+            await asyncio.sleep(1)
+            return before, await take(here, A, tokens(Role.CONSUMER))
+
+    before, verdict = run(scenario())
+
+    assert before == []
+    assert_whole(verdict)
+
+
 def test_a_child_that_renews_too_late_goes_on(world):
     async def scenario():
         here = world()
