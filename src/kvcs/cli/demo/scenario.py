@@ -160,6 +160,8 @@ class Scenario:
         await publisher.expect(Halfway)
         second.go()
         await self._join(joining, second)
+        # Its subscriptions run: the rest may come at once.
+        await joining.has_layers(1)
         publisher.go()
         for portion, node in ((live, first), (joining, second)):
             portion.retrieved = await node.expect(Retrieved)
