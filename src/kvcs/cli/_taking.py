@@ -1,5 +1,6 @@
 """One attempt to take a publication: its layers into memory, then into a file."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,11 +15,12 @@ from kvcs.cli._text import format_kid
 from kvcs.cli._verdict import describe_missing, incomplete
 from kvcs.client import Candidate, Consumer, Layer, Retrieval, Verdict
 from kvcs.engines.file import CacheFile, LayerTensors, save_cache
+from kvcs.errors import DataError, RequestRejected
 from kvcs.kv.descriptor import Descriptor
 from kvcs.kv.layout import Layout
 from kvcs.kv.naming import Component
 
-__all__ = ("Taking", "Wanted")
+__all__ = ("Taking", "Wanted", "take_first")
 
 _COLUMNS: Final = (TextColumn("fetching"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
 
@@ -148,3 +150,60 @@ class Taking:
                 f"{retrieval.blocks} blocks, {format_bytes(verdict.verified_bytes)} verified in "
                 f"{verdict.elapsed_s:.3f} s{where}"
             )
+
+
+async def take_first(
+    output: Output,
+    wanted: Wanted,
+    consumer: Consumer,
+    candidates: Sequence[Candidate],
+    *,
+    deadline: float,
+) -> None:
+    """Take the first publication that gives everything, and finish with it.
+
+    Whoever may announce can announce what nobody believes, and for more of the prompt than
+    everybody else. So one that is refused gives way to the next one, and those of one prefix to
+    those of a shorter one.
+
+    Args:
+        output: Where it is told.
+        wanted: What to take.
+        consumer: Takes it.
+        candidates: Publications, best first; at least one.
+        deadline: Time of the event loop at which everything ends.
+
+    Raises:
+        Incomplete: Of those that could be used none gave everything.
+        KvcsError: None could be used: why not the first one; or the session ended.
+    """
+    refused: list[DataError | RequestRejected] = []
+    clock = asyncio.get_running_loop().time
+    while candidates:
+        lacking: tuple[Taking, Verdict] | None = None
+        for candidate in candidates:
+            taking = Taking(output, wanted, candidate)
+            try:
+                verdict = await taking.run(consumer, timeout=deadline - clock())
+            except (DataError, RequestRejected) as error:
+                refused.append(error)
+                continue
+            if verdict.complete:
+                taking.finish(verdict)
+                return
+            lacking = taking, verdict
+        if lacking is not None:
+            lacking[0].finish(lacking[1])
+        candidates = await _shorter(consumer, wanted, candidates[-1], deadline - clock())
+        if candidates:
+            output.note(f"note: longer publications are not used: {refused[0]}")
+    raise refused[0]
+
+
+async def _shorter(
+    consumer: Consumer, wanted: Wanted, candidate: Candidate, seconds: float
+) -> Sequence[Candidate]:
+    """Return publications of fewer blocks of the prompt; none where an exact one was named."""
+    if candidate.blocks < 2:
+        return ()
+    return await consumer.discover(wanted.tokens, blocks=candidate.blocks - 1, timeout=seconds)

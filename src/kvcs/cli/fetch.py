@@ -35,7 +35,7 @@ from kvcs.cli._publication import (
 from kvcs.cli._ranges import LAYERS
 from kvcs.cli._runtime import run
 from kvcs.cli._search import DISCOVERY_WAIT, NotAppeared, find
-from kvcs.cli._taking import Taking, Wanted
+from kvcs.cli._taking import Wanted, take_first
 from kvcs.client import (
     Candidate,
     Consumer,
@@ -181,12 +181,7 @@ async def _fetch(
             index=None if wanted.index is None else FileIndex(wanted.index),
         )
         candidates = await _candidates(consumer, name, wanted, deadline)
-        for candidate in candidates:
-            taking = Taking(output, wanted, candidate)
-            verdict = await taking.run(consumer, timeout=deadline - loop.time())
-            if verdict.complete or candidate is candidates[-1]:
-                taking.finish(verdict)
-                break
+        await take_first(output, wanted, consumer, candidates, deadline=deadline)
 
 
 async def _completed(connection: Connection, name: PublicationName, wanted: Wanted) -> Wanted:

@@ -123,7 +123,8 @@ class ConsumerConfig:
             the protocol has no end of list.
         max_probes: SUBSCRIBE_NAMESPACE open at once.
         max_candidates: Publications of one prefix that are noted; more are counted as ignored.
-        max_ranked: Publications of one prefix whose manifests are compared.
+        max_ranked: Publications of one prefix whose manifests are compared. Where none of so many
+            can be used, the next ones are asked for.
         fill_wait: Seconds for the fill stream of an accepted subscription to begin.
         fill_timeout: Seconds that relays may wait for Objects under way (FILL_TIMEOUT).
         silence_margin: Seconds beyond `fill_timeout` that a fetch stream may be silent before

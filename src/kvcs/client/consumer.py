@@ -97,7 +97,9 @@ class Consumer:
         is: `discovery_wait` and a round trip for every `max_probes` blocks, so that 4,096
         blocks take 64 s with the defaults, and 10 s reach the longest 640 prefixes. When
         `timeout` passes first, what was found until then is returned, as far ranked as is
-        known. Whoever looks for a short prefix of a long prompt says so with `blocks`.
+        known. Whoever looks for a short prefix of a long prompt says so with `blocks`, and so does
+        whoever finds that none of the longest prefix can be used: anybody who may announce can
+        announce what nobody believes, for all of the prompt.
 
         With an index, nothing but the index is asked, and of the publications that it names those
         are returned whose manifest can be had: a relay sees no prefix, only exact publications.
@@ -266,13 +268,21 @@ class Consumer:
     async def _progress_of(
         self, candidates: list[Candidate], deadline: float
     ) -> dict[PublicationName, tuple[bool, int]]:
-        """Ask for the manifests of the first candidates, all at once."""
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(self._progress(candidate, deadline))
-                for candidate in candidates[: self._config.max_ranked]
-            ]
-        return {task.result()[0]: task.result()[1:] for task in tasks}
+        """Ask for the manifests of candidates, some at once, until one of them can be used.
+
+        Anybody who may announce can announce many that nobody believes.
+        """
+        progress: dict[PublicationName, tuple[bool, int]] = {}
+        clock = asyncio.get_running_loop().time
+        at_once = self._config.max_ranked
+        for first in range(0, len(candidates), at_once):
+            some = candidates[first : first + at_once]
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._progress(each, deadline)) for each in some]
+            progress |= {task.result()[0]: task.result()[1:] for task in tasks}
+            if clock() >= deadline or any(each != _NOTHING for each in progress.values()):
+                break
+        return progress
 
     async def _progress(
         self, candidate: Candidate, deadline: float
