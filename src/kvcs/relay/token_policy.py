@@ -3,8 +3,9 @@
 Theory of operation. Of the tokens of a request those of type 0x01 are looked at. One that allows
 what is asked is enough, and the one that lasts longest counts; tokens that cannot be used do no
 harm beside it. Otherwise the refusal says as much as the peer knows itself: that its token has
-expired, or cannot be read. Claims that were verified are remembered by the digest of their
-token, since every request of a session brings the same one; the token itself is not kept.
+expired, or cannot be read. What came of a token is remembered by its digest, since every request
+of a session brings the same one: its claims, or in a memory of its own, which strangers fill, why
+it cannot be used. The token itself is not kept.
 
 Source: draft-ietf-moq-c4m-01, Sections 2 and 7; MOQT draft 22, Section 8.9.
 """
@@ -19,12 +20,20 @@ from kvcs.c4m import TOKEN_TYPE, Action, Claims, TokenConfig, TokenKey, TokenVer
 from kvcs.errors import NotAuthentic, RequestErrorCode, TokenRefused
 from kvcs.relay.auth import Access, AccessAction, Decision, Grant
 
-__all__ = ("MAX_KNOWN_TOKENS", "MAX_TOKENS", "RECHECK_INTERVAL", "TokenPolicy")
+__all__ = (
+    "MAX_KNOWN_TOKENS",
+    "MAX_REFUSED_TOKENS",
+    "MAX_TOKENS",
+    "RECHECK_INTERVAL",
+    "TokenPolicy",
+)
 
 MAX_TOKENS: Final = 8
 """Tokens that are looked at for one request, those of the SETUP included."""
 MAX_KNOWN_TOKENS: Final = 4096
 """Tokens whose claims are remembered, about 2 KiB each."""
+MAX_REFUSED_TOKENS: Final = 4096
+"""Tokens that are remembered as useless, about 200 octets each."""
 RECHECK_INTERVAL: Final = 60.0
 """Seconds after which a grant is decided again at the latest: wall clocks can be set."""
 
@@ -69,14 +78,18 @@ class TokenPolicy:
         self._clock = clock
         self._verifier = TokenVerifier(keys, self._config)
         self._known: OrderedDict[bytes, Claims] = OrderedDict()
+        self._refused: OrderedDict[bytes, str] = OrderedDict()
 
     def __repr__(self) -> str:
-        return f"<TokenPolicy {self._verifier} known={len(self._known)}>"
+        return (
+            f"<TokenPolicy {self._verifier} known={len(self._known)} refused={len(self._refused)}>"
+        )
 
     def replace_keys(self, keys: Iterable[TokenKey]) -> None:
         """Use other keys from now on; `Relay.review` decides again what was granted before."""
         self._verifier = TokenVerifier(keys, self._config)
         self._known.clear()
+        self._refused.clear()
 
     def __call__(self, access: Access) -> Decision:
         """Decide by the tokens of a request."""
@@ -113,15 +126,37 @@ class TokenPolicy:
         return min(left, claims.revalidation or RECHECK_INTERVAL, RECHECK_INTERVAL)
 
     def _claims(self, token: bytes) -> Claims:
+        """Return the claims of a token, which is verified once.
+
+        Raises:
+            NotAuthentic: No key of ours made it.
+            TokenRefused: It cannot be used.
+        """
         digest = hashlib.sha256(token).digest()
         claims = self._known.get(digest)
-        if claims is None:
-            claims = self._known[digest] = self._verifier.open(token)
-            if len(self._known) > MAX_KNOWN_TOKENS:
-                self._known.popitem(last=False)
-        else:
+        if claims is not None:
             self._known.move_to_end(digest)
+            return claims
+        reason = self._refused.get(digest)
+        if reason is not None:
+            self._refused.move_to_end(digest)
+            raise TokenRefused(reason, "the token was refused before")
+        try:
+            claims = self._verifier.open(token)
+        except (NotAuthentic, TokenRefused) as error:
+            _remember(self._refused, digest, error.reason, MAX_REFUSED_TOKENS)
+            raise
+        _remember(self._known, digest, claims, MAX_KNOWN_TOKENS)
         return claims
+
+
+def _remember[Value](
+    memory: OrderedDict[bytes, Value], digest: bytes, value: Value, most: int
+) -> None:
+    """Keep one value more, and of all of them the latest."""
+    memory[digest] = value
+    if len(memory) > most:
+        memory.popitem(last=False)
 
 
 def _code(reason: str) -> RequestErrorCode:

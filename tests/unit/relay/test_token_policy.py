@@ -10,6 +10,7 @@ from kvcs.c4m import (
     Role,
     Scope,
     TokenConfig,
+    TokenVerifier,
     mint,
     role_scopes,
 )
@@ -18,7 +19,12 @@ from kvcs.errors import RequestErrorCode
 from kvcs.moqt.wire.token import Token
 from kvcs.names import TrackNamespace
 from kvcs.relay import Access, AccessAction, Grant, TokenPolicy
-from kvcs.relay.token_policy import MAX_KNOWN_TOKENS, MAX_TOKENS, RECHECK_INTERVAL
+from kvcs.relay.token_policy import (
+    MAX_KNOWN_TOKENS,
+    MAX_REFUSED_TOKENS,
+    MAX_TOKENS,
+    RECHECK_INTERVAL,
+)
 
 KEY = MacKey(b"issuer", bytes(32))
 STRANGER = MacKey(b"issuer", bytes([1]) * 32)
@@ -210,3 +216,41 @@ def test_nothing_secret_is_shown(policy):
     for text in (repr(policy), repr(asked), str(asked)):
         assert asked.tokens[0].value.hex()[:8] not in text
         assert repr(asked.tokens[0].value)[2:12] not in text
+
+
+def test_a_token_that_nobody_here_made_is_verified_once(monkeypatch):
+    policy = TokenPolicy([KEY], clock=lambda: NOW)
+    opened = []
+    really = TokenVerifier.open
+    monkeypatch.setattr(
+        TokenVerifier, "open", lambda self, value: opened.append(value) or really(self, value)
+    )
+    strange, broken = token(key=STRANGER), Token.use_value(b"\xd1", token_type=TOKEN_TYPE)
+
+    answers = [policy(access(AccessAction.FETCH, it)) for it in (strange, broken) * 3]
+
+    assert answers == [UNAUTHORIZED, MALFORMED] * 3
+    assert opened == [strange.value, broken.value]
+
+
+def test_tokens_of_strangers_push_out_no_others_and_are_bounded(monkeypatch):
+    policy = TokenPolicy([KEY], clock=lambda: NOW)
+    good = token()
+    policy(access(AccessAction.FETCH, good))
+    for number in range(MAX_REFUSED_TOKENS + 10):
+        strange = Token.use_value(b"\xd1%d" % number, token_type=TOKEN_TYPE)
+        policy(access(AccessAction.FETCH, strange))
+
+    assert repr(policy).endswith(f"known=1 refused={MAX_REFUSED_TOKENS}>")
+    monkeypatch.setattr(TokenVerifier, "open", None)
+    assert isinstance(policy(access(AccessAction.FETCH, good)), Grant)
+
+
+def test_a_token_that_was_refused_is_tried_again_with_other_keys():
+    policy = TokenPolicy([KEY], clock=lambda: NOW)
+    strange = token(key=STRANGER)
+    assert policy(access(AccessAction.FETCH, strange)) is UNAUTHORIZED
+
+    policy.replace_keys([STRANGER])
+
+    assert isinstance(policy(access(AccessAction.FETCH, strange)), Grant)
