@@ -9,6 +9,7 @@ import base64
 import binascii
 import logging
 import re
+import stat
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -79,16 +80,19 @@ def read_tokens(path: Path | None, key: str) -> tuple[Token, ...]:
 
 
 def stamp(path: Path) -> Stamp:
-    """Return what a file, or the files right in a directory, look like now."""
+    """Return what a file, or the files right in a directory, look like now.
+
+    Empty for what is not there, and for what cannot be read a second time without waiting for
+    somebody, as a pipe.
+    """
     try:
         files = sorted(path.iterdir()) if path.is_dir() else [path]
-        return tuple(
-            (file.name, status.st_mtime_ns, status.st_size, status.st_ino)
-            for file in files
-            if (status := file.stat())
-        )
+        found = [(file.name, file.stat()) for file in files]
     except OSError:
         return ()
+    if not all(stat.S_ISREG(it.st_mode) or stat.S_ISDIR(it.st_mode) for _, it in found):
+        return ()
+    return tuple((name, it.st_mtime_ns, it.st_size, it.st_ino) for name, it in found)
 
 
 @asynccontextmanager

@@ -1,5 +1,6 @@
 import asyncio
 import logging
+import os
 
 import pytest
 
@@ -117,3 +118,9 @@ def test_stamp_of_what_is_gone_is_empty(tmp_path):
 
     assert len(stamp(tmp_path)) == 1
     assert stamp(tmp_path / "a") != stamp(tmp_path / "b") == ()
+
+
+def test_stamp_of_what_cannot_be_read_twice_is_empty(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+
+    assert stamp(tmp_path / "pipe") == stamp(tmp_path) == ()

@@ -8,6 +8,7 @@ forgets its keys nor ends because a file is being written.
 import asyncio
 import logging
 import signal
+import stat
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -123,7 +124,12 @@ class _Follower:
             self._look()
 
     def _look(self) -> None:
-        self._seen = stamp(self._path)
+        seen = stamp(self._path)
+        if not seen:
+            # To open a pipe that nobody writes to would hold up the relay.
+            _logger.warning("the keys stay as they were: no file to read again: %s", self._path)
+            return
+        self._seen = seen
         try:
             keys = token_keys(self._path)
         except ConfigError as error:
@@ -137,7 +143,12 @@ class _Follower:
 
 
 def _ring(path: Path) -> KeyRing:
-    if path.is_dir():
+    try:
+        is_directory = stat.S_ISDIR(path.stat().st_mode)
+    except OSError as error:
+        expected = "a directory or a file that can be read"
+        raise ConfigError(_KEY, expected, f"{path}: {error.strerror}") from error
+    if is_directory:
         return load_ring(path) or KeyRing()
     content = read_file(path, max_bytes=JwkLimits().max_bytes)
     if content is None:

@@ -208,3 +208,30 @@ async def test_without_files_nothing_is_followed(settings_of):
     settings = settings_of("")
     async with following_files(FakeRelay(policy(settings)), settings):
         assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_pipe_in_place_of_the_keys_does_not_hold_up_the_relay(
+    settings_of, ring_of, key, caplog
+):
+    path = ring_of("set", key)
+    settings = settings_of('[authorization]\npolicy = "c4m"\nkeys = "keys"\nreload_interval="20ms"')
+    relay = FakeRelay(policy(settings))
+    async with following_files(relay, settings):
+        path.unlink()
+        os.mkfifo(path, 0o600)
+        await asyncio.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGHUP)
+        await until(lambda: "the keys stay as they were" in caplog.text)
+        still = relay.policy(asking(key))
+        path.unlink()
+        ring_of("set", key, new_secret("two"))
+        await until(lambda: relay.reviews)
+
+    assert isinstance(still, Grant)
+
+
+def test_keys_that_cannot_even_be_looked_for_are_an_error_in_the_settings(tmp_path):
+    with pytest.raises(ConfigError) as error:
+        token_keys(tmp_path / ("x" * 300))
+
+    assert error.value.key == "authorization.keys (--token-keys)"
