@@ -94,26 +94,47 @@ class Review:
         """Decide everything again, since the policy has changed."""
         for peer in tuple(self._host.peers()):
             for request_id, access in tuple(peer.granted.items()):
-                self._again(peer, request_id, access, now)
+                peer.granted[request_id] = replace(access, until=now)
+        self._decide_all_due(now)
 
     def _look(self, now: float) -> None:
         if now < self._due:
             return  # An earlier alarm has taken the place of this one.
         self._due = math.inf
-        for peer in tuple(self._host.peers()):
-            for request_id, access in tuple(peer.granted.items()):
-                if access.until is None:
-                    continue
-                if access.until <= now:
-                    self._again(peer, request_id, access, now)
-                else:
-                    self.expect(access.until)
+        self._decide_all_due(now)
+
+    def _decide_all_due(self, now: float) -> None:
+        is_done = False
+        try:
+            for peer in tuple(self._host.peers()):
+                for request_id, access in tuple(peer.granted.items()):
+                    if access.until is None:
+                        continue
+                    if access.until <= now:
+                        self._again(peer, request_id, access, now)
+                    else:
+                        self.expect(access.until)
+            is_done = True
+        finally:
+            if not is_done:
+                # The policy failed, and is asked for the others in a moment.
+                self.expect(now + _GRID)
 
     def _again(self, peer: Peer, request_id: RequestId, access: Access, now: float) -> None:
         if not peer.session.is_active(request_id):
             peer.granted.pop(request_id, None)
             return
-        match self._judge(peer, access):
+        decision: Decision = RequestErrorCode.UNAUTHORIZED
+        try:
+            decision = self._judge(peer, access)
+        finally:
+            # A policy that fails allows nothing.
+            self._apply(peer, request_id, access, decision, now)
+
+    def _apply(
+        self, peer: Peer, request_id: RequestId, access: Access, decision: Decision, now: float
+    ) -> None:
+        match decision:
             case None:
                 peer.granted[request_id] = replace(access, until=None)
             case Grant(seconds=seconds):

@@ -12,6 +12,7 @@ from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.parameters import Parameters
 from kvcs.moqt.wire.token import Token
 from kvcs.names import FullTrackName, TrackNamespace
+from kvcs.relay.auth import Grant
 from kvcs.relay.token_policy import TokenPolicy
 
 KEY = MacKey(b"issuer", bytes(32))
@@ -416,3 +417,28 @@ def test_a_parent_is_not_asked_for_tokens(authority):
 
     assert client.of(request_id, ev.RequestAccepted)
     assert authority.ended == {}
+
+
+def test_a_policy_that_fails_lets_nothing_go_on_and_is_asked_for_the_others(make_world):
+    failing = set()
+
+    def policy(access):
+        if access.track_name in failing:
+            raise ValueError("a fault of the policy")
+        return Grant(10.0)
+
+    world = make_world(authorize=policy)
+    world.publisher()
+    consumer = world.client()
+    names = [FullTrackName(NAMESPACE, name) for name in (b"first", b"second")]
+    waiting = Parameters(rendezvous_timeout_ms=60_000)
+    first, second = (consumer.subscribe(waiting, track=name) for name in names)
+    failing.update(name.name for name in names)
+    for _ in names:
+        world.now += 11.0
+        with pytest.raises(ValueError, match="a fault of the policy"):
+            world.core.advance(now=world.now)
+    world.settle()
+
+    assert consumer.rejection(first) == RequestErrorCode.UNAUTHORIZED
+    assert consumer.rejection(second) == RequestErrorCode.UNAUTHORIZED
