@@ -1,9 +1,10 @@
 """Whether what a parent is asked comes back: circles through relays that say nothing of them.
 
 A relay of another implementation says nothing of its ancestors (`kvcs.relay.ancestry`). So a
-parent that does not tell is asked for the status of a Track that nobody but this relay can know of,
+parent that does not tell is asked for the status of a Track whose name is a secret of this relay,
 at once and from time to time. If somebody asks this relay for that Track, the parent, or a relay
 above it, asks here for what it does not know: requests would go round, and wait for themselves.
+The id of the relay would be no such secret: every client is told it.
 
 Source: MOQT draft 22, Sections 4.1 and 9.13; the draft leaves circles to relays.
 """
@@ -17,10 +18,12 @@ from kvcs.moqt.session.events import Event
 from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay.peer import Peer
 
-__all__ = ("CIRCLE_INTERVAL", "CircleProbe")
+__all__ = ("CIRCLE_INTERVAL", "SECRET_BYTES", "CircleProbe")
 
 #: Seconds between two questions: a circle can also close later, above the parent.
 CIRCLE_INTERVAL: Final = 60.0
+#: Octets of the secret.
+SECRET_BYTES: Final = 16
 
 _FIRST_FIELD: Final = b"kvcs-relay"
 _NAME: Final = b"circle"
@@ -41,20 +44,21 @@ class CircleProbe:
         track: What it asks for.
     """
 
-    def __init__(self, relay_id: bytes, host: _Host, *, is_parent: Callable[[Peer], bool]) -> None:
+    def __init__(self, secret: bytes, host: _Host, *, is_parent: Callable[[Peer], bool]) -> None:
         """Ask nobody yet.
 
         Args:
-            relay_id: Id of this relay, different for every start.
+            secret: What only parents are told that do not tell where they are.
             host: The relay.
             is_parent: Tells whether a session is the one with the parent.
         """
-        self.track = FullTrackName(TrackNamespace((_FIRST_FIELD, relay_id)), _NAME)
+        self.track = FullTrackName(TrackNamespace((_FIRST_FIELD, secret)), _NAME)
         self._host = host
         self._is_parent = is_parent
+        self._asked: Peer | None = None
 
     def __repr__(self) -> str:
-        return f"<CircleProbe {self.track}>"
+        return f"<CircleProbe asked={self._asked}>"
 
     def watch(self, parent: Peer, now: float) -> None:
         """Ask a parent now, and from time to time while it is the parent."""
@@ -65,9 +69,14 @@ class CircleProbe:
         except LocalProtocolError:
             # The session is as good as over.
             return
+        self._asked = parent
         parent.follow(request_id, lambda event, _: self._receive(parent, request_id, event))
         parent.wake()
         self._host.schedule(now + CIRCLE_INTERVAL, lambda now: self.watch(parent, now))
+
+    def was_asked(self, peer: Peer) -> bool:
+        """Tell whether a peer was asked last, and so may have passed on what it was asked."""
+        return peer is self._asked
 
     def _receive(self, parent: Peer, request_id: RequestId, event: Event) -> None:
         """Forget the question: whatever the answer is, it tells nothing."""

@@ -22,6 +22,7 @@ from kvcs.moqt.session.events import (
     GoawayReceived,
     PublishNamespaceReceived,
     PublishReceived,
+    PublishSkippedReceived,
     RequestCancelled,
     SessionClosed,
     SetupComplete,
@@ -37,6 +38,7 @@ from kvcs.relay.admission import Admission, NamespaceRequest, TrackRequest
 from kvcs.relay.ancestry import RELAY_ID_BYTES
 from kvcs.relay.auth import Authorize
 from kvcs.relay.cache import Cache
+from kvcs.relay.circle import SECRET_BYTES
 from kvcs.relay.complete import CompleteTracks, Tier
 from kvcs.relay.config import RelayLimits
 from kvcs.relay.discovery import Discovery
@@ -62,13 +64,14 @@ __all__ = ("RelayCore",)
 # When it goes off, in which order among those of one moment, and what it calls.
 type _Alarm = tuple[float, int, Callable[[float], None]]
 
-type _Counted = NamespaceRequest | TrackRequest | UpdateReceived
+type _Counted = NamespaceRequest | TrackRequest | UpdateReceived | PublishSkippedReceived
 
-# What counts as a request for its rate.
+# What counts as a request for its rate, since others must be told of it.
 _COUNTED: Final = (
     FetchReceived,
     PublishNamespaceReceived,
     PublishReceived,
+    PublishSkippedReceived,
     SubscribeNamespaceReceived,
     SubscribeReceived,
     SubscribeTracksReceived,
@@ -106,6 +109,7 @@ class RelayCore:
         authorize: Authorize,
         limits: RelayLimits,
         relay_id: bytes = bytes(RELAY_ID_BYTES),
+        secret: bytes = bytes(SECRET_BYTES),
         on_deadline: Callable[[], None] | None = None,
     ) -> None:
         """Create a relay without peers.
@@ -115,13 +119,14 @@ class RelayCore:
             authorize: Decides every request.
             limits: Bounds.
             relay_id: Id of this relay among others, different for every start.
+            secret: By which it knows its own questions; the same, and told to nobody else.
             on_deadline: Called when `next_deadline` became earlier.
         """
         self.limits = limits
         self.metrics = Metrics()
         self.journal = Journal()
         self.admission = Admission(self, authorize)
-        self.tree = Tree(relay_id, self)
+        self.tree = Tree(relay_id, secret, self)
         self.discovery = Discovery(self)
         self._complete = CompleteTracks(
             on_complete=self.discovery.namespaces.track_completed, on_lost=self._lose_track
@@ -227,6 +232,8 @@ class RelayCore:
             peer.session.close(TerminationCode.INTERNAL_ERROR, reason, now=now)
             peer.wake()
             return
+        if isinstance(event, PublishSkippedReceived):
+            return  # It has no answer.
         refusal = Refusal(RequestErrorCode.EXCESSIVE_LOAD, "too many requests a second")
         if isinstance(event, UpdateReceived):
             self._refuse_update(peer, event, listener, refusal)
@@ -274,6 +281,10 @@ class RelayCore:
         self.discovery.upward.attach(parent, now=now)
         for track in tuple(self._tracks.values()):
             track.demand.publisher_appeared(parent, now=now)
+
+    def relay_authorized(self, relay: Peer, *, now: float) -> None:
+        """Ask a relay for what it may publish now, and could not before."""
+        self.discovery.interest.authorize(relay, now=now)
 
     def parent_lost(self, *, now: float) -> None:
         """Do without a parent."""

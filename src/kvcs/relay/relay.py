@@ -24,6 +24,7 @@ from kvcs.moqt.track.outbox import Outbox
 from kvcs.moqt.wire.token import Token
 from kvcs.relay.ancestry import RELAY_ID_BYTES
 from kvcs.relay.auth import Authorize
+from kvcs.relay.circle import SECRET_BYTES
 from kvcs.relay.config import RelayConfig
 from kvcs.relay.core import RelayCore
 from kvcs.relay.disk.opened import opened_disk
@@ -83,6 +84,7 @@ class Relay:
             authorize=config.authorize,
             limits=config.limits,
             relay_id=rng.randbytes(RELAY_ID_BYTES),
+            secret=rng.randbytes(SECRET_BYTES),
             on_deadline=self._set_timer,
         )
         self._egress = EgressBudget[Connection](config.limits.max_queued_bytes)

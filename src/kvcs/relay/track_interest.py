@@ -3,7 +3,8 @@
 Theory of operation. A peer that subscribed to a prefix wants the Tracks below it wherever in the
 tree they are published. So every prefix that is wanted here goes to the parent and to the relays
 below, each of which is asked for what somebody else wants, never for what it wants itself: a
-request runs through a tree once and does not turn round. To one relay there are few requests,
+request runs through a tree once and does not turn round. A relay below is asked only for what it
+may publish, since every client can say that it is one. To one relay there are few requests,
 which must not overlap: one that another covers is not sent, one that covers others replaces them,
 and when many differ in their last field only, what they have in common is asked for instead. They
 ask for Next Object and have no other terms; those of a subscriber are kept here.
@@ -31,6 +32,7 @@ from kvcs.moqt.session.events import (
 from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.parameters import Parameters
 from kvcs.names import FullTrackName, TrackNamespace
+from kvcs.relay.admission import Admission
 from kvcs.relay.config import RelayLimits
 from kvcs.relay.namespaces import PeerId, Route
 from kvcs.relay.peer import Peer
@@ -55,6 +57,11 @@ class _Host(Protocol):
     @property
     def limits(self) -> RelayLimits:
         """Bounds."""
+        ...
+
+    @property
+    def admission(self) -> Admission:
+        """Who may do what."""
         ...
 
     def schedule(self, deadline: float, alarm: Callable[[float], None]) -> None:
@@ -87,12 +94,14 @@ class _Neighbour:
         wanted: What it wants itself.
         requests: What it is asked for.
         refused: Prefixes that it refused.
+        lacks_right: It was not asked for something since it may not publish it.
     """
 
     peer: Peer
     wanted: Counter[TrackNamespace] = field(default_factory=Counter[TrackNamespace])
     requests: dict[TrackNamespace, _Request] = field(default_factory=dict[TrackNamespace, _Request])
     refused: set[TrackNamespace] = field(default_factory=set[TrackNamespace])
+    lacks_right: bool = False
 
     def covering(self, prefix: TrackNamespace) -> _Request | None:
         """Return the request that covers a prefix."""
@@ -127,6 +136,13 @@ class TrackInterest:
                 neighbour.wanted[wish.prefix] += 1
         for wish in tuple(self._wishes.values()):
             self._cover(neighbour, wish, now)
+
+    def authorize(self, peer: Peer, *, now: float) -> None:
+        """Ask a relay for what it may publish since it presented another token."""
+        neighbour = self._neighbours.get(peer.id)
+        if neighbour is not None and neighbour.lacks_right:
+            neighbour.lacks_right = False
+            self._cover_all(neighbour, now)
 
     def detach(self, peer: Peer) -> None:
         """Note that a session is over; those of no relays are ignored."""
@@ -183,13 +199,20 @@ class TrackInterest:
         if request is not None:
             self._let_forward(neighbour, request, forward=wish.forward, now=now)
             return
+        if not self._may_offer(neighbour, prefix):
+            neighbour.lacks_right = True
+            return
         shared = TrackNamespace(prefix.fields[:-1])
         if len(shared) >= _MIN_MERGED_FIELDS and shared not in neighbour.refused:
             siblings = [p for p in neighbour.requests if p.fields[:-1] == shared.fields]
-            if len(siblings) >= _MAX_SIBLINGS:
+            if len(siblings) >= _MAX_SIBLINGS and self._may_offer(neighbour, shared):
                 prefix = shared
         if prefix not in neighbour.refused:
             self._subscribe(neighbour, prefix, forward=wish.forward, now=now)
+
+    def _may_offer(self, neighbour: _Neighbour, prefix: TrackNamespace) -> bool:
+        """Tell whether a relay may know that somebody wants a prefix."""
+        return self._host.admission.may_offer(neighbour.peer, prefix)
 
     def _subscribe(
         self, neighbour: _Neighbour, prefix: TrackNamespace, *, forward: bool, now: float
@@ -270,6 +293,8 @@ class TrackInterest:
             track = FullTrackName(prefix.joined(event.suffix), event.track_name)
         except ValueError:
             # A name that is too long is the name of no Track.
+            return
+        if not self._host.admission.may_offer(peer, track.namespace):
             return
         self._on_skipped(peer, track, now)
 

@@ -55,11 +55,11 @@ class Tree:
         parent: The session with its parent, None while there is none.
     """
 
-    def __init__(self, relay_id: bytes, host: _Host) -> None:
+    def __init__(self, relay_id: bytes, secret: bytes, host: _Host) -> None:
         self.ancestry = Ancestry(relay_id)
         self.parent: Peer | None = None
         self._host = host
-        self._probe = CircleProbe(relay_id, host, is_parent=lambda peer: peer is self.parent)
+        self._probe = CircleProbe(secret, host, is_parent=lambda peer: peer is self.parent)
 
     def __repr__(self) -> str:
         return f"<Tree {self.ancestry.relay_id.hex()} parent={self.parent}>"
@@ -109,7 +109,7 @@ class Tree:
         """Tell whether a request shows a circle, and let go of the parent that it came through."""
         if track != self._probe.track:
             return False
-        if self.parent is not None:
+        if self.parent is not None and self._probe.was_asked(self.parent):
             _close(self.parent, "not used as a parent: what it is asked for comes back", now)
         return True
 

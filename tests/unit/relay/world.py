@@ -265,10 +265,13 @@ class Client:
 
 
 class World:
-    def __init__(self, *, cache_bytes=2**26, authorize=allow_all, **limits):
+    def __init__(self, *, cache_bytes=2**26, authorize=allow_all, secret=bytes(16), **limits):
         self.now = 100.0
         self.core = RelayCore(
-            cache_bytes=cache_bytes, authorize=authorize, limits=RelayLimits(**limits)
+            cache_bytes=cache_bytes,
+            authorize=authorize,
+            limits=RelayLimits(**limits),
+            secret=secret,
         )
         self.clients = []
 
