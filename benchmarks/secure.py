@@ -10,10 +10,8 @@ library over the same Objects, there and back. ``sealing/calls`` is the same wit
 
 from contextlib import AsyncExitStack
 
+from benchmarks import pipeline
 from benchmarks.method import MIN_ROUNDS, Node, Result, Sample, compare, median
-from benchmarks.pipeline import LAYERS as PIPELINE_LAYERS
-from benchmarks.pipeline import OBJECT_BYTES as PIPELINE_OBJECT_BYTES
-from benchmarks.pipeline import bounded
 from benchmarks.protection import PROTECTIONS
 from benchmarks.setup import certificate, free_port
 
@@ -129,17 +127,26 @@ def _sealing(name: str, samples: list[Sample], aes_gcm: list[Sample]) -> Result:
 
 
 async def _first_layer(seconds: float) -> list[Result]:
-    """Measure `pipeline/first_layer` of publications that are protected, directly."""
-    kinds = ("signed", "signed+sealed")
-    per_block = 2 * PIPELINE_LAYERS * PIPELINE_OBJECT_BYTES
-    results: list[Result] = []
+    """Measure `pipeline/first_layer` of publications that are protected, beside one that is not."""
+    kinds = ("none", "signed", "signed+sealed")
     async with AsyncExitStack() as stack:
-        pairs = await _pairs(stack, PIPELINE_LAYERS, PIPELINE_OBJECT_BYTES, kinds)
-        trial = await pairs[kinds[0]].take(2)
-        blocks = max(2, round(min(1e6 * trial["mb_s"] * seconds, MAX_BYTES) / per_block))
-        samples = await compare([lambda kind=kind: pairs[kind].take(blocks) for kind in kinds])
-        for kind, taken in zip(kinds, samples, strict=True):
-            namespace = (await pairs[kind].publisher.ask("publish", blocks=1))["namespace"]
-            trip = (await pairs[kind].consumer.ask("round_trip", namespace=namespace))["seconds"]
-            results += bounded(f"pipeline/first_layer/{kind}", taken, trip)
+        pairs = await _pairs(stack, pipeline.LAYERS, pipeline.OBJECT_BYTES, kinds)
+        for kind in kinds[1:]:
+            await pairs[kind].take(2)
+        rate = 1e6 * (await pairs["none"].take(16 if seconds >= 1 else 2))["mb_s"]
+        blocks = max(2, round(min(rate * seconds, pipeline.MAX_BYTES) / pipeline.PER_BLOCK))
+        names: dict[str, str] = {}
+        for kind in kinds:
+            names[kind] = (await pairs[kind].publisher.ask("publish", blocks=blocks))["namespace"]
+
+        async def take(kind: str) -> Sample:
+            return await pairs[kind].consumer.ask("verified", namespace=names[kind])
+
+        samples = await compare([lambda kind=kind: take(kind) for kind in kinds])
+        consumer = pairs["none"].consumer
+        trip = (await consumer.ask("round_trip", namespace=names["none"]))["seconds"]
+    results: list[Result] = []
+    for kind, taken in zip(kinds, samples, strict=True):
+        name = "pipeline/first_layer" + ("" if kind == "none" else f"/{kind}")
+        results += pipeline.bounded(name, taken, trip)
     return results
