@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 
@@ -13,14 +14,13 @@ from kvcs.cli.doctor.finding import ROWS
 pytestmark = pytest.mark.timeout(120)
 
 
-@pytest.fixture(scope="module")
-def relay(tmp_path_factory):
+@contextmanager
+def running(directory, *flags):
     """A relay in a process of its own: its URL and its certificate authority."""
-    directory = tmp_path_factory.mktemp("certificate")
     command = [sys.executable, "-m", "kvcs", "relay", "run", "--port", "0", "--json"]
     environment = {name: value for name, value in os.environ.items() if name[:5] != "KVCS_"}
     with subprocess.Popen(
-        [*command, "--dev-cert", str(directory)],
+        [*command, "--dev-cert", str(directory), *flags],
         stdout=subprocess.PIPE,
         text=True,
         env=environment,
@@ -30,6 +30,12 @@ def relay(tmp_path_factory):
             yield listening["url"], listening["ca"]
         finally:
             child.kill()
+
+
+@pytest.fixture(scope="module")
+def relay(tmp_path_factory):
+    with running(tmp_path_factory.mktemp("certificate")) as found:
+        yield found
 
 
 @pytest.fixture
@@ -79,6 +85,20 @@ def test_certificate_that_is_not_trusted_is_told_apart_from_silence(run, relay):
     assert grades["connection"] == ("good", "answered")
     assert grades["certificate"][0] == "bad"
     assert grades["publication"] == ("unknown", "needs TLS certificate")
+
+
+def test_relay_that_asks_for_a_token_is_not_judged(run, tmp_path):
+    settings = tmp_path / "relay.toml"
+    settings.write_text('[authorization]\npolicy = "deny"\n[admin]\nenabled = false\n')
+    with running(tmp_path / "certificate", "--config", str(settings)) as (url, ca):
+        code, shown, _ = run(url, "--ca", ca)
+        same, result, _ = run(url, "--ca", ca, "--json")
+
+    assert (code, same, json.loads(result)["outcome"]) == (4, 4, "refused")
+    assert "kvcs token mint --scope all" in shown.splitlines()[-1]
+    assert "does not work" not in shown
+    assert len(shown.splitlines()) < 30
+    assert len(json.loads(result)["rows"]) == len(ROWS)
 
 
 def test_nobody_at_the_address_is_unsuitable(run):

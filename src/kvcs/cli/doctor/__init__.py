@@ -1,5 +1,7 @@
 """``kvcs doctor``: publish and fetch a small test cache, and say what a relay lacks for KVCS."""
 
+import itertools
+from collections.abc import Sequence
 from typing import Any, Final
 
 import click
@@ -28,15 +30,23 @@ from kvcs.cli.doctor.site import Site
 
 __all__ = ("doctor",)
 
+# So many rows with the same reason are shown as one.
+_MANY: Final = 3
 _CODES: Final = {
     Outcome.GOOD: ExitCode.DONE,
     Outcome.LIMITED: ExitCode.LIMITED,
     Outcome.UNSUITABLE: ExitCode.UNSUITABLE,
+    Outcome.REFUSED: ExitCode.REFUSED,
 }
 _SENTENCES: Final = {
     Outcome.GOOD: "This relay has all that KVCS uses.",
     Outcome.LIMITED: "KVCS works through this relay, with limitations.",
     Outcome.UNSUITABLE: "KVCS does not work through this relay.",
+    Outcome.REFUSED: (
+        "This relay refuses the examination, which has a scope of its own.\n"
+        "  Give --token-file a token for every scope: kvcs token mint --scope all --role producer "
+        "--role consumer"
+    ),
 }
 _MARKS: Final = {
     Grade.GOOD: ("ok", "green"),
@@ -60,7 +70,9 @@ def doctor(output: Output, url: str, timeout: float, **trust: Any) -> int:
     Publishes a small test cache through the relay in a scope of its own, takes it back in all the
     ways that consumers use, and says what it saw, row by row, with what it means for KVCS. The
     relay may keep the test cache for a minute. A single failure stops nothing. The exit code is
-    0 when all is there, 8 when KVCS works with limitations, 9 when it does not work.
+    0 when all is there, 8 when KVCS works with limitations, 9 when it does not work, 4 when the
+    relay refuses the examination: one that goes by tokens must be shown one for every scope
+    (kvcs token mint --scope all --role producer --role consumer).
 
     \b
     Examples:
@@ -100,13 +112,25 @@ def _show(output: Output, site: Site, report: Report) -> None:
     table.add_column()
     table.add_column()
     table.add_column(overflow="fold")
-    for finding in findings:
+    for alike in _alike(findings):
+        finding, *others = alike
         mark, style = _MARKS[finding.grade]
-        table.add_row(Text(mark, style), finding.row.title, Text(printable(finding.text)))
-        if not finding.is_fine and finding.row.meaning:
+        title = f"{len(alike)} rows more" if others else finding.row.title
+        table.add_row(Text(mark, style), title, Text(printable(finding.text)))
+        if not others and not finding.is_fine and finding.row.meaning:
             table.add_row("", "", Text(finding.row.meaning, "italic"))
     output.table(table)
     output.text(f"\n{_SENTENCES[outcome]}")
+
+
+def _alike(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """Join neighbours that are unknown for the same reason: many of them say no more than one."""
+    joined: list[list[Finding]] = []
+    for _, group in itertools.groupby(findings, lambda it: (it.grade, it.text)):
+        alike = list(group)
+        is_one = alike[0].grade is Grade.UNKNOWN and len(alike) >= _MANY
+        joined.extend([alike] if is_one else ([finding] for finding in alike))
+    return joined
 
 
 def _describe(finding: Finding) -> dict[str, Any]:

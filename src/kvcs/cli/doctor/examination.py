@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from kvcs.cli._errors import first_cause
+from kvcs.cli._errors import ExitCode, exit_code, first_cause
 from kvcs.cli.doctor.finding import ROWS, Grade, Report
 from kvcs.cli.doctor.probes import PROBES, Probe
 from kvcs.cli.doctor.site import Site
@@ -62,5 +62,7 @@ async def _attempt(probe: Probe, site: Site, report: Report, deadline: float) ->
         cause = first_cause(error)
         if not isinstance(cause, KvcsError):
             raise
+        if exit_code(cause) is ExitCode.REFUSED:
+            report.note_refused(probe.rows, str(cause))
         report.note_all(probe.rows, Grade.BAD, str(cause))
     report.note_all(probe.rows, Grade.UNKNOWN, "not found out")

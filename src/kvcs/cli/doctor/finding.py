@@ -1,6 +1,6 @@
 """What an examination finds: one row for each thing that KVCS uses of a relay."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -33,11 +33,13 @@ class Outcome(StrEnum):
         GOOD: Everything that KVCS uses is there.
         LIMITED: KVCS works, with the limitations that the rows name.
         UNSUITABLE: KVCS does not work here.
+        REFUSED: The relay lets nobody publish without another token, so most is unknown.
     """
 
     GOOD = "good"
     LIMITED = "limited"
     UNSUITABLE = "unsuitable"
+    REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +246,8 @@ _ROWS: Final = (
     Row("live-rate", "throughput, live", "Nothing is known about the throughput."),
     Row("fetch-rate", "throughput, FETCH", "Nothing is known about the throughput."),
 )
+# Without it nothing else of KVCS can be tried.
+_FIRST_NEED: Final = "announce"
 #: All rows by name, in the order in which they are shown.
 ROWS: Final = {row.name: row for row in _ROWS}
 
@@ -276,6 +280,7 @@ class Report:
     def __init__(self) -> None:
         """Know nothing."""
         self._findings: dict[str, Finding] = {}
+        self._is_refused = False
 
     def note(self, name: str, grade: Grade, text: str, value: float | None = None) -> None:
         """Note a finding; only the first one for a row counts."""
@@ -285,6 +290,11 @@ class Report:
         """Note the same finding in all rows of `names` that have none."""
         for name in names:
             self.note(name, grade, text)
+
+    def note_refused(self, names: Collection[str], text: str) -> None:
+        """Note in all rows of `names` that have no finding that the relay asks for authority."""
+        self.note_all(names, Grade.BAD, text)
+        self._is_refused = self._is_refused or _FIRST_NEED in names
 
     def is_bad(self, name: str) -> bool:
         """Tell whether a row is known not to work."""
@@ -301,6 +311,8 @@ class Report:
     def outcome(self) -> Outcome:
         """Return what the rows mean together."""
         findings = self.findings()
+        if self._is_refused:
+            return Outcome.REFUSED
         if any(it.row.is_needed and it.grade in (Grade.BAD, Grade.UNKNOWN) for it in findings):
             return Outcome.UNSUITABLE
         return Outcome.GOOD if all(it.is_fine for it in findings) else Outcome.LIMITED

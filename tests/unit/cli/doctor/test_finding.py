@@ -37,6 +37,20 @@ def test_nothing_examined_is_unsuitable():
     assert report.outcome() is Outcome.UNSUITABLE
 
 
+@pytest.mark.parametrize(
+    ("rows", "outcome"),
+    [(("announce", "discovery"), Outcome.REFUSED), (("discovery",), Outcome.LIMITED)],
+)
+def test_outcome_is_refused_only_where_nothing_may_be_published(rows, outcome):
+    report = Report()
+    report.note_refused(rows, "UNAUTHORIZED (0x1)")
+    for name in ROWS:
+        report.note(name, Grade.GOOD, "seen")
+
+    assert report.is_bad("discovery")
+    assert report.outcome() is outcome
+
+
 def test_first_finding_of_a_row_stands():
     report = Report()
     report.note("live", Grade.BAD, "first")
