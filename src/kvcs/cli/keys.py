@@ -211,7 +211,7 @@ def take(output: Output, file: Path, purpose: str | None, **settings: Any) -> No
     ring = change_ring(directory, lambda ring: ring.merged(other))
     taken = [_describe(ring, kind, key) for kind in other.sets for key in other.keys(kind)]
     output.result({"keys": taken})
-    output.text("\n".join(f"{key['purpose']} key {key['kid']} {key['what']}" for key in taken))
+    output.text("\n".join(f"{_name_of(key)} {key['what']}" for key in taken))
 
 
 @keys.command(cls=Command)
@@ -244,7 +244,7 @@ def export(output: Output, role: str, file: Path, **settings: Any) -> None:
     _write_new(file, encode_ring(shared))
     counts = {str(purpose): len(found.keys) for purpose, found in shared.sets.items()}
     output.result({"file": str(file), "keys": counts})
-    secrecy = "" if role == Role.RELAY else "; it is a secret"
+    secrecy = "; it holds no secret" if role == Role.RELAY else "; it is a secret"
     output.text(f"{file}: {', '.join(f'{name} {n}' for name, n in counts.items())}{secrecy}")
 
 
@@ -316,6 +316,10 @@ def _describe(ring: KeyRing, purpose: Purpose, key: Jwk) -> dict[str, str]:
         "state": str(ring.state(purpose, key)),
         "what": _WHAT[purpose],
     }
+
+
+def _name_of(described: dict[str, str]) -> str:
+    return " ".join(filter(None, (described["purpose"], "key", described["kid"])))
 
 
 def _write_new(path: Path, content: bytes) -> None:

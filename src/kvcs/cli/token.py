@@ -67,7 +67,13 @@ def token() -> None:
     help="Who presents it: a producer publishes, a consumer finds and takes, a relay does both "
     "for all that are behind it. May be given several times.",
 )
-@option("--ttl", type=DURATION, default="1h", help="How long it is good.")
+@option(
+    "--ttl",
+    type=DURATION,
+    default="1h",
+    help="How long it is good; relays take it for some seconds "
+    "more (authorization.leeway), since clocks differ.",
+)
 @option(
     "--revalidate",
     type=DURATION,
@@ -154,7 +160,7 @@ def inspect(output: Output, file: Path, token_keys: Path | None, audience: str |
     verified = None if token_keys is None else fault is None
     output.result(
         {
-            "good": verified,
+            "good": verified and not is_expired,
             "fault": fault,
             "expired": is_expired,
             "algorithm": _algorithm(found.algorithm),
@@ -162,7 +168,12 @@ def inspect(output: Output, file: Path, token_keys: Path | None, audience: str |
             **_describe(found.claims),
         }
     )
-    verdict = "not verified: no --token-keys" if token_keys is None else fault or "good"
+    if token_keys is None:
+        verdict = "not verified: no --token-keys"
+    elif fault is None and is_expired:
+        verdict = "expired; relays take it for some seconds more"
+    else:
+        verdict = fault or "good"
     lines = [
         f"verdict    {verdict}",
         f"signed     {_algorithm(found.algorithm)}, key {kid or 'not named'}",

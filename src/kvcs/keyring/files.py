@@ -15,13 +15,14 @@ from typing import Final
 
 from kvcs.errors import ConfigError
 
-__all__ = ("locked_directory", "prepare_directory", "read_file", "write_file")
+__all__ = ("check_file", "locked_directory", "prepare_directory", "read_file", "write_file")
 
 _DIRECTORY_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
 # Any right of group and others; of what root owns, its group may have those to read.
 _FORBIDDEN: Final = 0o077
 _FORBIDDEN_OF_ROOT: Final = 0o027
+_FORBIDDEN_OF_PUBLIC: Final = 0o022
 _KEY: Final = "key ring"
 
 
@@ -52,6 +53,26 @@ def read_file(path: Path, *, max_bytes: int, is_public: bool = False) -> bytes |
     if len(content) > max_bytes:
         raise ConfigError(_KEY, f"a file of at most {max_bytes} octets", str(path))
     return content
+
+
+def check_file(path: Path, *, is_public: bool) -> None:
+    """Check that nobody else could change a file, nor read it unless it is public.
+
+    A pipe has no permissions of its own, and what is not there none at all.
+
+    Args:
+        path: The file.
+        is_public: Nothing in it is secret: anybody may read it.
+
+    Raises:
+        ConfigError: Somebody else could.
+    """
+    try:
+        status = path.stat()
+    except OSError:
+        return
+    if stat.S_ISREG(status.st_mode):
+        _check(path, status, is_public=is_public)
 
 
 def prepare_directory(path: Path, *, create: bool = False) -> bool:
@@ -124,14 +145,16 @@ def locked_directory(path: Path) -> Generator[None]:
         os.close(descriptor)
 
 
-def _check(path: Path, status: os.stat_result) -> None:
+def _check(path: Path, status: os.stat_result, *, is_public: bool = False) -> None:
     if status.st_uid not in (os.geteuid(), 0):
         raise ConfigError(_KEY, "to belong to you or to root", str(path))
     is_given = status.st_uid == 0 and os.geteuid() != 0
     forbidden = _FORBIDDEN_OF_ROOT if is_given else _FORBIDDEN
+    right, deeds = ("700" if stat.S_ISDIR(status.st_mode) else "600"), "read or change"
+    if is_public:
+        forbidden, right, deeds = _FORBIDDEN_OF_PUBLIC, "644", "change"
     if mode := stat.S_IMODE(status.st_mode) & forbidden:
-        right = "700" if stat.S_ISDIR(status.st_mode) else "600"
-        expected = f"that nobody else can read or change it (chmod {right} {path})"
+        expected = f"that nobody else can {deeds} it (chmod {right} {path})"
         raise ConfigError(_KEY, expected, f"rights {mode:03o} of group and others")
 
 

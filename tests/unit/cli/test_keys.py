@@ -115,13 +115,15 @@ def test_public_keys_have_no_private_part_and_are_taken_in_as_trusted(
     assert len(json.loads(out)["keys"]) == 1  # hs256 has no public part
 
 
-def test_member_gets_what_reads_and_keeps_its_own(ring, tmp_path, kvcs_json):
+def test_member_gets_what_reads_and_keeps_its_own(ring, tmp_path, kvcs_json, kvcs_run):
     bundle, other = tmp_path / "b.json", tmp_path / "other"
     exported = kvcs_json("keys", "export", "member", bundle)
     kvcs_json("keys", "new", "producer", "--keys", other)
 
     kvcs_json("keys", "import", bundle, "--keys", other)
+    _, told, _ = kvcs_run("keys", "import", bundle, "--keys", other)
 
+    assert told.startswith("scope key finds and names the caches of the scope\n")
     assert exported["keys"] == {"scope": 1, "trusted": 2, "object": 2}
     assert stat.S_IMODE(bundle.stat().st_mode) == 0o600
     mine, theirs = load_ring(ring), load_ring(other)

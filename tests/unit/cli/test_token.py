@@ -175,6 +175,16 @@ def test_inspecting_says_why_a_token_is_not_good(kvcs_run, write, claims, fault)
     assert "SUBSCRIBE, 99 in begins ff\n" in out
 
 
+def test_a_token_that_is_just_over_is_not_called_good(kvcs_run, write):
+    scope = Scope(actions=frozenset({4}))
+    file, keys = write(Claims(scopes=(scope,), expires_at=float(int(time.time()) - 1)))
+
+    code, out, _ = kvcs_run("token", "inspect", file, "--token-keys", keys)
+
+    assert code == 4
+    assert out.startswith("verdict    expired; relays take it for some seconds more\n")
+
+
 def test_inspecting_a_token_of_a_stranger_says_so(kvcs_run, write, relay_keys):
     file, _ = write(Claims(scopes=(Scope(actions=frozenset({4})),), expires_at=4e9))
 

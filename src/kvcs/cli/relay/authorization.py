@@ -18,8 +18,8 @@ from kvcs.c4m import ClaimNumbers, TokenConfig, TokenKey
 from kvcs.cli._tokens import following_tokens, stamp
 from kvcs.cli.relay.schema import Authorization, Settings
 from kvcs.errors import ConfigError
-from kvcs.keyring import KeyRing, Purpose, decode_keys, load_ring, load_ring_file
-from kvcs.keyring.files import read_file
+from kvcs.keyring import KeyRing, Purpose, decode_keys, decode_ring, load_ring
+from kvcs.keyring.files import check_file, read_file
 from kvcs.keyring.jwk import JwkLimits
 from kvcs.relay import Authorize, Relay, TokenPolicy, allow_all, deny_all
 
@@ -64,7 +64,7 @@ def token_keys(path: Path | None) -> tuple[TokenKey, ...]:
     try:
         keys = _ring(path).token_verifiers
     except ConfigError as error:
-        raise ConfigError(_KEY, error.expected, error.got or f"{path}: {error.key}") from error
+        raise ConfigError(_KEY, error.expected, error.got or _place(path, error.key)) from error
     if not keys:
         raise ConfigError(_KEY, "at least one key that verifies tokens", str(path))
     return keys
@@ -135,11 +135,15 @@ class _Follower:
         except ConfigError as error:
             _logger.warning("the keys stay as they were: %s", error)
             return
-        _logger.info("%d keys verify tokens", len(keys))
+        _logger.info("keys that verify tokens: %d", len(keys))
         if keys != self._keys:
             self._keys = keys
             self._policy.replace_keys(keys)
             self._relay.review()
+
+
+def _place(path: Path, key: str) -> str:
+    return key if key.startswith(str(path)) else f"{path}: {key}"
 
 
 def _ring(path: Path) -> KeyRing:
@@ -150,14 +154,21 @@ def _ring(path: Path) -> KeyRing:
         raise ConfigError(_KEY, expected, f"{path}: {error.strerror}") from error
     if is_directory:
         return load_ring(path) or KeyRing()
-    content = read_file(path, max_bytes=JwkLimits().max_bytes)
+    content = read_file(path, max_bytes=JwkLimits().max_bytes, is_public=True)
     if content is None:
         raise ConfigError(_KEY, "a directory or a file", f"{path}: not there")
+    ring = _decode(content, path)
+    keys = [key for found in ring.sets.values() for key in found.keys]
+    check_file(path, is_public=not any(key.is_secret for key in keys))
+    return ring
+
+
+def _decode(content: bytes, path: Path) -> KeyRing:
     try:
         return decode_keys(content, str(path), Purpose.VERIFIER)
     except ConfigError as error:
         try:
-            return load_ring_file(path)
+            return decode_ring(content, str(path))
         except ConfigError:
             raise error from None
 

@@ -2,6 +2,7 @@ import asyncio
 import logging
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from tests.unit.cli.relay.test_check import certificate, faults_of, settings_of, tls_of
@@ -13,6 +14,7 @@ from kvcs.cli.relay.authorization import following_files, policy, token_keys
 from kvcs.cli.relay.faults import check
 from kvcs.errors import ConfigError, RequestErrorCode
 from kvcs.keyring import (
+    KeyKind,
     KeyRing,
     Purpose,
     change_ring,
@@ -20,6 +22,7 @@ from kvcs.keyring import (
     encode_set,
     mac_key,
     new_object_key,
+    new_pair,
     new_secret,
 )
 from kvcs.kv.sealing import CipherSuite
@@ -113,6 +116,46 @@ def test_keys_that_others_can_change_are_refused(ring_of, key):
 
     with pytest.raises(ConfigError, match="chmod 600"):
         token_keys(path)
+
+
+@pytest.mark.parametrize("form", ["ring", "set"])
+def test_public_keys_may_be_read_by_others_and_not_changed(ring_of, form):
+    made = KeyRing().added(Purpose.TOKEN, new_pair(KeyKind.P256, "one"))
+    path = ring_of(form, *made.public(Purpose.TOKEN).keys)
+    path.chmod(0o644)
+
+    (found,) = token_keys(path)
+    assert found.kid == b"one"
+    path.chmod(0o664)
+    with pytest.raises(ConfigError, match=r"nobody else can change it \(chmod 644"):
+        token_keys(path)
+
+
+def test_a_secret_beside_public_keys_makes_the_file_secret(tmp_path):
+    made = KeyRing().added(Purpose.TOKEN, new_pair(KeyKind.P256, "one"))
+    write(tmp_path / "ring", encode_ring(made))
+    (tmp_path / "ring").chmod(0o644)
+
+    with pytest.raises(ConfigError, match="chmod 600"):
+        token_keys(tmp_path / "ring")
+
+
+def test_a_ring_comes_through_a_pipe(key):
+    reading, writing = os.pipe()
+    os.write(writing, encode_ring(KeyRing().added(Purpose.VERIFIER, key)))
+    os.close(writing)
+
+    (found,) = token_keys(Path(f"/dev/fd/{reading}"))
+    os.close(reading)
+    assert found.kid == b"one"
+
+
+def test_a_broken_file_is_named_once(tmp_path):
+    write(tmp_path / "keys", b"{")
+
+    with pytest.raises(ConfigError) as error:
+        token_keys(tmp_path / "keys")
+    assert str(error.value).count(str(tmp_path)) == 1
 
 
 def test_keys_without_one_for_tokens_are_refused(tmp_path):
