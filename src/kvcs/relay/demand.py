@@ -128,20 +128,25 @@ class Demand:
         """Take a SUBSCRIBE."""
         asked = (event.parameters.rendezvous_timeout_ms or 0) / 1000
         deadline = None
+        route = peer.route(event.request_id)
         if asked:
             deadline = now + min(asked, self._host.limits.max_rendezvous_timeout)
-            self._host.schedule(deadline, self._expire)
-        route = peer.route(event.request_id)
-        self._subscribes[route] = Waiting(peer, event, deadline)
+            self._host.schedule(deadline, partial(self._expire, route))
+        waiting = self._subscribes[route] = Waiting(peer, event, deadline)
         self._ask_new_group(event.parameters, now)
         peer.follow(event.request_id, partial(self._receive, peer, event.request_id))
-        self.settle(now=now)
+        # For all others nothing has changed, and they may be thousands.
+        if self.supply.stored.disk.is_ready(now=now):
+            self._settle_subscribe(route, waiting, now)
+            if route in self._subscribes:
+                self._find_publisher(route, waiting, NOT_FOUND, now)
 
     def ask(self, peer: Peer, event: FetchReceived | TrackStatusReceived, *, now: float) -> None:
         """Take a FETCH or a TRACK_STATUS."""
-        self._questions.add(peer, event, now=now)
+        route = self._questions.add(peer, event, now=now)
         peer.follow(event.request_id, partial(self._receive, peer, event.request_id))
-        self.settle(now=now)
+        if self.supply.stored.disk.is_ready(now=now):
+            self._questions.settle_one(route, now=now)
 
     def publish_to(self, peer: Peer, parameters: Parameters, *, access: Access, now: float) -> bool:
         """Send PUBLISH to a peer that subscribed to a prefix; False if it cannot be sent.
@@ -214,28 +219,28 @@ class Demand:
 
     def settle(self, *, now: float) -> None:
         """Answer what can be answered, and ask publishers for what cannot."""
-        supply = self.supply
-        if not supply.stored.disk.is_ready(now=now):
+        if not self.supply.stored.disk.is_ready(now=now):
             return
         for route, waiting in tuple(self._subscribes.items()):
-            peer = waiting.peer
-            if supply.is_established(peer) and (
-                supply.is_forwarding(peer) or not waiting.wants_objects
-            ):
-                del self._subscribes[route]
-                self._answer_subscribe(waiting, now)
+            self._settle_subscribe(route, waiting, now)
         self._find_publishers(NOT_FOUND, now)
         self._questions.settle(now=now)
 
-    def _find_publisher(self, waiting: Waiting[SubscribeReceived], now: float) -> bool:
+    def _settle_subscribe(
+        self, route: Route, waiting: Waiting[SubscribeReceived], now: float
+    ) -> None:
+        """Answer a SUBSCRIBE if it can be answered."""
+        supply, peer = self.supply, waiting.peer
+        if supply.is_established(peer) and (
+            supply.is_forwarding(peer) or not waiting.wants_objects
+        ):
+            del self._subscribes[route]
+            self._answer_subscribe(waiting, now)
+
+    def _rendezvous_ms(self, now: float) -> int:
+        """Return how long the most patient of those who wait does so."""
         deadlines = (waiting.deadline or now for waiting in self._subscribes.values())
-        return self.supply.subscribe(
-            waiting.peer,
-            waiting.denied,
-            forward=self.wants_objects,
-            rendezvous_ms=max(0, round((max(deadlines) - now) * 1000)),
-            now=now,
-        )
+        return max(0, round((max(deadlines, default=now) - now) * 1000))
 
     # Answering.
 
@@ -304,7 +309,7 @@ class Demand:
                 self._ask_new_group(event.parameters, now)
             self._host.metrics.fetches_served += len(self._fills(route) - fills)
             if self.wants_objects and self.supply.is_established(peer):
-                self.supply.subscribe(peer, forward=True, rendezvous_ms=0, now=now)
+                self.supply.subscribe(peer, forward=True, now=now)
             peer.wake()
 
     def _let_go(self, route: Route) -> None:
@@ -324,13 +329,12 @@ class Demand:
             return set()
         return set(served.delivery.fills)
 
-    def _expire(self, now: float) -> None:
-        """Refuse SUBSCRIBEs for which no publisher appeared in time."""
-        for route, waiting in tuple(self._subscribes.items()):
-            if waiting.deadline is not None and waiting.deadline <= now:
-                del self._subscribes[route]
-                self.refuse(waiting, NOBODY_CAME, now=now)
-        self._look_for_idle(now)
+    def _expire(self, route: Route, now: float) -> None:
+        """Refuse a SUBSCRIBE for which no publisher appeared in time."""
+        waiting = self._subscribes.pop(route, None)
+        if waiting is not None:
+            self.refuse(waiting, NOBODY_CAME, now=now)
+            self._look_for_idle(now)
 
     def _look_for_idle(self, now: float) -> None:
         """Unsubscribe upstream when nobody subscribes any more, a little later."""
@@ -386,17 +390,27 @@ class Demand:
     def _find_publishers(self, refusal: Refusal, now: float) -> None:
         """Subscribe for those who wait, or refuse them if there is nobody left to ask."""
         for route, waiting in tuple(self._subscribes.items()):
-            if waiting.is_refused or self._find_publisher(waiting, now):
-                continue
-            if self.supply.switchover.is_waiting:
-                # A publisher is being waited for already.
-                continue
-            may_appear = waiting.deadline is not None and waiting.deadline > now
-            if may_appear and refusal.code == RequestErrorCode.DOES_NOT_EXIST:
-                waiting.is_refused = True
-            else:
-                del self._subscribes[route]
-                self.refuse(waiting, refusal, now=now)
+            self._find_publisher(route, waiting, refusal, now)
+
+    def _find_publisher(
+        self, route: Route, waiting: Waiting[SubscribeReceived], refusal: Refusal, now: float
+    ) -> None:
+        if waiting.is_refused or self.supply.subscribe(
+            waiting.peer,
+            waiting.denied,
+            forward=waiting.wants_objects or self.wants_objects,
+            rendezvous_ms=partial(self._rendezvous_ms, now),
+            now=now,
+        ):
+            return
+        if self.supply.switchover.is_waiting:
+            # A publisher is being waited for already.
+            return
+        may_appear = waiting.deadline is not None and waiting.deadline > now
+        if may_appear and refusal.code == RequestErrorCode.DOES_NOT_EXIST:
+            waiting.is_refused = True
+        elif self._subscribes.pop(route, None) is not None:
+            self.refuse(waiting, refusal, now=now)
 
     def supply_ended(self, code: PublishDoneCode, *, forced: bool, now: float) -> None:
         """End the subscriptions that no upstream subscription serves, or all, after what came."""
@@ -416,9 +430,7 @@ class Demand:
         forward = self.wants_objects
         is_served = True
         for peer in self._subscribers():
-            is_served &= self.supply.subscribe(
-                peer, refusing, forward=forward, rendezvous_ms=0, now=now
-            )
+            is_served &= self.supply.subscribe(peer, refusing, forward=forward, now=now)
         return is_served
 
     def only_subscriber(self) -> Peer | None:

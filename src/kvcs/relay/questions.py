@@ -81,14 +81,21 @@ class Questions:
         """Forget a question; unknown ones are ignored."""
         self._waiting.pop(route, None)
 
-    def add(self, peer: Peer, event: FetchReceived | TrackStatusReceived, *, now: float) -> None:
-        """Take a question; `settle` is due next."""
+    def add(self, peer: Peer, event: FetchReceived | TrackStatusReceived, *, now: float) -> Route:
+        """Take a question; `settle_one` is due next."""
         timeout_ms = event.parameters.fill_timeout_ms
         deadline = None if timeout_ms is None else now + timeout_ms / 1000
         route = peer.route(event.request_id)
         self._waiting[route] = Waiting(peer, event, deadline)
         if deadline is not None:
             self._host.schedule(deadline, partial(self._expire, route))
+        return route
+
+    def settle_one(self, route: Route, *, now: float) -> None:
+        """Answer a question if it can be answered, or else ask publishers."""
+        question = self._waiting.get(route)
+        if question is not None and question.probe is None:
+            self._settle(route, question, now)
 
     def settle(self, *, now: float) -> None:
         """Answer what can be answered, and ask publishers for what cannot."""

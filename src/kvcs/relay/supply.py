@@ -183,7 +183,7 @@ class Supply:
         denied: Collection[Peer] = (),
         *,
         forward: bool,
-        rendezvous_ms: int,
+        rendezvous_ms: Callable[[], int] = lambda: 0,
         now: float,
     ) -> bool:
         """See to it that there is an upstream subscription, forwarding if need be.
@@ -192,7 +192,8 @@ class Supply:
             asker: For whose sake; None for nobody in particular.
             denied: Publishers that refused it.
             forward: Objects are wanted now.
-            rendezvous_ms: How long a publisher may wait for another one to appear.
+            rendezvous_ms: Tells how long a publisher may wait for another one to appear; called
+                only if one is asked, since it looks at all who wait.
             now: Monotonic seconds.
 
         Returns:
@@ -207,10 +208,13 @@ class Supply:
         if serving:
             # One is Pending, or about to be over; either way there will be news.
             return True
+        publishers = self.publishers.for_subscribe(asker, denied)
+        if not publishers:
+            return False
         wish = SubscriptionWish(
-            forward=forward, rendezvous_ms=rendezvous_ms, new_group=self.new_groups.take()
+            forward=forward, rendezvous_ms=rendezvous_ms(), new_group=self.new_groups.take()
         )
-        for peer in self.publishers.for_subscribe(asker, denied):
+        for peer in publishers:
             self._subscribe_to(peer, wish, now=now)
         return bool(self._serving(asker))
 
