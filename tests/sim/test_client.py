@@ -14,6 +14,7 @@ from kvcs.client import (
     Publisher,
     PublisherConfig,
 )
+from kvcs.client.serving import Serving
 from kvcs.errors import (
     ConfigError,
     ConnectionLost,
@@ -985,6 +986,20 @@ def test_delivered_is_what_several_requests_of_one_peer_bring_together(world):
         assert delivered == [False, False, True]
 
     run(scenario())
+
+
+def test_peer_that_does_not_say_that_it_has_taken_a_fetch_counts_after_a_while(world, monkeypatch):
+    monkeypatch.setattr(Serving, "_finish", lambda *_args, **_options: None)
+
+    async def scenario():
+        here = world()
+        async with published(here) as publication, here.consumer() as consumer:
+            (candidate,) = await consumer.discover(here.tokens)
+            async with consumer.retrieve(candidate, timeout=10) as retrieval:
+                await retrieval.finished()
+                return [await publication.wait_delivered(9.0) for _ in range(2)]
+
+    assert run(scenario()) == [False, True]
 
 
 @pytest.mark.parametrize(("bandwidth", "shortest", "longest"), [(2000, 3, 9), (10, 6, 13)])

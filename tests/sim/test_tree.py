@@ -58,6 +58,36 @@ def test_publication_at_one_relay_is_found_and_read_at_another(world, source, si
         assert_whole(verdict)
 
 
+@pytest.mark.parametrize("bandwidth", [None, 20_000])
+@pytest.mark.parametrize("delay", [0.05, 0.3, 0.6])
+def test_publisher_that_leaves_when_all_is_delivered_leaves_relays_that_list_it(
+    world, delay, bandwidth
+):
+    """What was sent is not what was taken: on a slow link the last of it is still under way."""
+
+    async def scenario():
+        here = world()
+        async with (
+            relay(here.network, A),
+            relay(here.network, B, A) as b,
+            relay(here.network, C, A) as c,
+        ):
+            await settled(b, c)
+            here.network.conditions.profile = LinkProfile(delay=delay, bandwidth=bandwidth)
+            async with asyncio.TaskGroup() as group:
+                async with publisher(here, A) as it, it.publication(here.tokens) as publication:
+                    await produce(here, publication)
+                    before = group.create_task(consume(here, B))
+                    assert await publication.wait_delivered(60.0)
+                await before
+            here.network.conditions.profile = LinkProfile()
+            after = [await consume(here, port) for port in (B, C, A)]
+        return [before.result(), *after]
+
+    for verdict in run(scenario()):
+        assert_whole(verdict)
+
+
 def test_consumers_behind_two_relays_share_one_copy_on_the_link_between_them(world):
     async def scenario():
         here = world()

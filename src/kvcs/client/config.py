@@ -56,8 +56,10 @@ class PublisherConfig:
         max_fetches: Open FETCHes of one peer; more are refused with EXCESSIVE_LOAD.
         announce_timeout: Seconds for the answer to PUBLISH_NAMESPACE.
         drain_timeout: Seconds that closing a publication waits for deliveries under way.
-        settle_time: Seconds without a new request after which everything counts as delivered: a
-            relay that has fetched all Objects still asks where the tracks end.
+        settle_time: Seconds after which everything counts as delivered when nobody has asked for
+            or taken anything: a relay that has taken all Objects still asks where the tracks end.
+            Longer, twice the time of the slowest peer, where that takes longer to say that it has
+            taken something.
         hash_threshold_bytes: Layers of at least this size are hashed and sealed in a thread;
             None does so in the event loop.
         signing_key: Signs every version of the manifest, which is then on the track

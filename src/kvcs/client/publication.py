@@ -18,7 +18,6 @@ Source:
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Protocol, Self
@@ -26,7 +25,7 @@ from typing import Protocol, Self
 from kvcs.client.config import Hold, PublisherConfig
 from kvcs.client.published import PublishedTrack, PublishedTracks
 from kvcs.client.segment import PublishedSegment
-from kvcs.client.serving import Serving
+from kvcs.client.serving import PATIENCE, Serving
 from kvcs.errors import (
     ConfigError,
     DataError,
@@ -277,9 +276,9 @@ class Publication:
     async def wait_delivered(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - a result
         """Wait until all of a complete publication was delivered; False at the timeout.
 
-        A data track is delivered when the subscriptions, fills and fetches of one peer that
-        have ended bring all its Objects together: a relay subscribes to what is to come and
-        fetches what came before. And nobody has asked for anything new for `settle_time`.
+        A data track is delivered when the subscriptions, fills and fetches that one peer has
+        taken bring all its Objects together: a relay subscribes to what is to come and fetches
+        what came before. And nobody has asked for or taken anything for `settle_time`.
         """
         return await self._until(self._has_delivered, timeout)
 
@@ -392,14 +391,22 @@ class Publication:
         if self._tracks is None or not self._is_complete:
             return False
         tracks, servings = self._tracks, self._host.servings
-        latest = max((serving.last_request for serving in servings), default=-math.inf)
         for serving in servings:
             serving.note_delivered()
-        return self._now - latest >= self.config.settle_time and all(
+        return all(map(self._has_settled, servings)) and all(
             track.is_delivered
             for segment in tracks.manifest.segments
             for track in tracks.data_tracks(segment.segment)
         )
+
+    def _has_settled(self, serving: Serving) -> bool:
+        """Tell whether no more is to be expected of a peer that has everything.
+
+        What it asks next it asks after our answer has reached it, and that reaches us: on a long
+        way, or when it is busy, it cannot be quicker than it was before.
+        """
+        pause = max(self.config.settle_time, min(2 * serving.reaction_time, PATIENCE))
+        return self._now - serving.last_news >= pause
 
     def _is_idle(self) -> bool:
         assert self._tracks is not None

@@ -8,7 +8,7 @@ pushes tracks with PUBLISH where that is wanted. It is over when the session is.
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Final, Protocol
 
 from kvcs.client.config import PublisherConfig
 from kvcs.client.published import PublishedTrack
@@ -38,9 +38,13 @@ from kvcs.moqt.track.subscription_delivery import SubscriptionDelivery
 from kvcs.moqt.wire.parameters import Parameters
 from kvcs.names import FullTrackName, Location, TrackNamespace
 
-__all__ = ("Registry", "Serving")
+__all__ = ("PATIENCE", "Registry", "Serving")
 
 _logger = logging.getLogger("kvcs.client")
+
+# Seconds after which a peer that does not say that it has taken a FETCH counts as if it had: as
+# long as a session waits for the streams of a subscription that is over.
+PATIENCE: Final = 10.0
 
 
 class Registry(Protocol):
@@ -57,11 +61,19 @@ class Registry(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Served:
-    """One subscription or FETCH that was accepted, and the positions that it brings."""
+    """One subscription or FETCH that was accepted.
+
+    Attributes:
+        track: The track.
+        delivery: What is sent of it.
+        positions: The positions that it brings.
+        sent_at: When the last of a FETCH was sent, as far as is known.
+    """
 
     track: PublishedTrack
     delivery: SubscriptionDelivery | FetchDelivery
     positions: tuple[tuple[int, int], ...]
+    sent_at: float | None = None
 
 
 class Serving:
@@ -75,7 +87,10 @@ class Serving:
             relay.
 
     Attributes:
-        last_request: When the peer last asked for a track, in monotonic seconds.
+        last_news: When the peer last asked for a track, or had taken what it asked for, in
+            monotonic seconds.
+        reaction_time: Longest time in seconds that the peer took to take the last of a FETCH
+            and to say so.
     """
 
     def __init__(
@@ -93,7 +108,8 @@ class Serving:
         self._responder = TrackResponder(
             connection.session, connection.outbox, max_fetches=config.max_fetches
         )
-        self.last_request = connection.now
+        self.last_news = connection.now
+        self.reaction_time = 0.0
         self._served: dict[RequestId, _Served] = {}
         self._delivered: dict[PublishedTrack, IntervalSet] = {}
         self._listeners: dict[RequestId, TrackNamespace] = {}
@@ -186,12 +202,18 @@ class Serving:
         """Mark the ended tracks of which the peer has everything, by whatever requests.
 
         A relay subscribes to what is still to come and fetches the rest, so what they bring is
-        added up. A subscriber says that it has its part, fills included, with the end of its
-        request stream after PUBLISH_DONE; of a FETCH is known that it was sent to its end.
+        added up. A subscriber says that it has its part with the end of its request stream:
+        of a subscription, fills included, after PUBLISH_DONE, and of a FETCH after its data. That
+        a FETCH was sent says little: the last of it may still be under way when we leave. But
+        nobody has to end a request stream, so after a while that has to do.
         """
+        now = self.connection.now
         for request_id, served in tuple(self._served.items()):
             if isinstance(served.delivery, FetchDelivery) and served.delivery.finished:
-                self._add_up(request_id)
+                if served.sent_at is None:
+                    served.sent_at = now
+                if now - served.sent_at >= PATIENCE:
+                    self._add_up(request_id)
         for track, delivered in self._delivered.items():
             if track.is_ended and not track.is_delivered:
                 track.is_delivered = _covers(delivered, track.store)
@@ -238,6 +260,10 @@ class Serving:
             _logger.warning("%s: a publication is no longer announced%s", self, reason)
 
     def _finish(self, request_id: RequestId, *, in_order: bool) -> None:
+        self.last_news = now = self.connection.now
+        served = self._served.get(request_id)
+        if served is not None and served.sent_at is not None:
+            self.reaction_time = max(self.reaction_time, now - served.sent_at)
         if in_order:
             self._add_up(request_id)
         self._served.pop(request_id, None)
@@ -250,7 +276,7 @@ class Serving:
                 delivered.add(start, end)
 
     def _answer(self, event: SubscribeReceived | FetchReceived | TrackStatusReceived) -> None:
-        self.last_request = self.connection.now
+        self.last_news = self.connection.now
         track = self._registry.find(event.track)
         if track is None:
             reason = "there is no such track here"

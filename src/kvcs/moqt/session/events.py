@@ -297,11 +297,14 @@ class PublishDoneReceived:
 
 @dataclass(frozen=True, slots=True)
 class SubscriberFinished:
-    """The subscriber has ended its side of a subscription after our PUBLISH_DONE.
+    """The subscriber has ended its side of a request of which everything was sent.
+
+    That is a subscription after our PUBLISH_DONE, or a FETCH after its data stream.
 
     Attributes:
-        request_id: The subscription, which is forgotten now.
-        in_order: It sent FIN, as a subscriber does that has everything; False after a reset.
+        request_id: The request, which is forgotten now.
+        in_order: It sent FIN, as a subscriber does that has everything, although it may do so
+            earlier (Section 6.4.2.2); False after a reset.
     """
 
     request_id: RequestId

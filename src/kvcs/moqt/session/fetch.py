@@ -1,7 +1,8 @@
 """FETCH: one range of a Track on one stream.
 
 Answer and data come on different streams, so either may be first; a FETCH is over when
-it was answered and its data stream has ended.
+it was answered and its data stream has ended. Who asked ends its direction of the request
+stream only then, which so tells the publisher that everything has arrived.
 
 Source: MOQT draft 22, Sections 3.2, 9.11 and 9.12.
 """
@@ -179,7 +180,10 @@ class Fetches:
         if request.data_complete:
             request.advance(Input.DATA_COMPLETE)
             if request.is_over:
+                request.awaits_subscriber = not request.is_requester
                 self._requests.end(request)
+                if not request.can_receive:
+                    self._requests.report_finished(request, in_order=True)
 
 
 def _start(parameters: Parameters) -> Location:

@@ -391,7 +391,7 @@ class Requests:
         self._context.emit(RequestCancelled(request.request_id, code))
 
     def report_finished(self, request: Request, *, in_order: bool) -> None:
-        """Tell the publisher of a finished subscription that the subscriber has let go of it."""
+        """Tell the publisher of a finished request that the subscriber has let go of it."""
         if request.awaits_subscriber:
             request.awaits_subscriber = False
             self._context.emit(SubscriberFinished(request.request_id, in_order))

@@ -154,7 +154,8 @@ class Request:
         filters: Range filters in force, on the side that applies them.
         can_send: Our direction of the stream is open.
         can_receive: The peer's direction is open.
-        awaits_subscriber: PUBLISH_DONE was sent, the subscriber has not ended its side.
+        awaits_subscriber: PUBLISH_DONE or all of a FETCH was sent, the subscriber has not ended
+            its side.
         went_away: A GOAWAY came on its stream.
         sent_away: A GOAWAY of ours went out on its stream.
         updates_sent: Our unanswered updates with their parameters, oldest first.

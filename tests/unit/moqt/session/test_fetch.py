@@ -14,6 +14,7 @@ from kvcs.moqt.session.events import (
     StreamAborted,
     StreamFinished,
     StreamStopped,
+    SubscriberFinished,
 )
 from kvcs.moqt.wire.fetch import Fetch, FetchOk
 from kvcs.moqt.wire.filters import LocationFilter
@@ -67,7 +68,7 @@ def test_a_whole_fetch_with_the_answer_first(pair):
     pair.server.send_marker(stream_id, RangeMarker.UNKNOWN, Location(3, 4), now=0)
     pair.server.send_object(stream_id, obj(4, 0, b""), now=0)
     pair.server.finish_stream(stream_id, now=0)
-    events, _ = pair.run()
+    events, taken = pair.run()
 
     assert received == [FetchReceived(0, TRACK, asked)]
     assert events == [
@@ -78,9 +79,44 @@ def test_a_whole_fetch_with_the_answer_first(pair):
         ObjectReceived(0, stream_id, obj(4, 0, b""), is_fetch=True),
         StreamFinished(0, stream_id),
     ]
+    assert taken == [SubscriberFinished(0, in_order=True)]
     assert not pair.client._registry.by_stream
     assert not pair.server._registry.by_stream
     assert pair.client.next_deadline() is None
+
+
+def send_all(session):
+    accept(session)
+    session.finish_stream(session.open_fetch_stream(0, priority=4, now=0), now=0)
+
+
+def test_fetch_is_taken_when_the_subscriber_ends_its_side_and_not_when_all_is_sent(to_server):
+    peer = to_server()
+    peer.say(0, Fetch(request_id=0, track=TRACK))
+    send_all(peer.session)
+
+    assert peer.session.take_events() == []
+    peer.session.receive_stream(0, b"", fin=True, now=0)
+    assert peer.session.take_events() == [SubscriberFinished(0, in_order=True)]
+
+
+def test_reset_after_all_of_a_fetch_is_no_sign_that_it_was_taken(to_server):
+    peer = to_server()
+    peer.say(0, Fetch(request_id=0, track=TRACK))
+    send_all(peer.session)
+
+    peer.session.receive_reset(0, 1, now=0)
+
+    assert peer.session.take_events() == [SubscriberFinished(0, in_order=False)]
+
+
+def test_fetch_whose_subscriber_ended_its_side_first_is_finished_when_all_is_sent(to_server):
+    peer = to_server()
+    peer.say(0, Fetch(request_id=0, track=TRACK), fin=True)
+
+    send_all(peer.session)
+
+    assert peer.session.take_events() == [SubscriberFinished(0, in_order=True)]
 
 
 def test_data_may_come_before_the_answer(fetching):
