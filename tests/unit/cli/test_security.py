@@ -4,6 +4,7 @@ import dataclasses
 import json
 import struct
 
+import msgspec
 import pytest
 
 from kvcs.c4m import TokenVerifier
@@ -53,6 +54,22 @@ def test_report_holds_when_nothing_was_found_and_everything_was_looked_at():
     text = "\n".join(REPORT.lines())
     assert "track k.raw.s0: 2 Groups of 3 Objects, 2 KiB" in text
     assert "found none of them" in text
+    assert "namespace a-b\n" in text
+
+
+def test_report_says_in_a_line_what_those_with_the_same_token_were_answered():
+    refused = {
+        "FETCH with no token": "UNAUTHORIZED",
+        "SUBSCRIBE with no token": "UNAUTHORIZED",
+        "FETCH with a token of another scope": "allowed",
+    }
+    seen = msgspec.structs.replace(COUNTERS, namespaces=["a" * 300])
+
+    lines = dataclasses.replace(REPORT, refused=refused, relay=seen).lines()
+
+    assert "  with no token: UNAUTHORIZED to FETCH, SUBSCRIBE" in lines
+    assert "  with a token of another scope: allowed to FETCH" in lines
+    assert max(map(len, lines)) < 100
 
 
 @pytest.mark.parametrize(

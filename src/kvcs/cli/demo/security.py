@@ -7,7 +7,7 @@ digests by which the manifest names the model, and every secret of the parties.
 
 import asyncio
 import struct
-from collections.abc import Buffer, Callable, Mapping
+from collections.abc import Buffer, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +32,7 @@ __all__ = ("SecurityReport", "block_samples", "look_for_secrets", "try_strangers
 _SAMPLE_BYTES: Final = 32
 _LEAST_VALUES: Final = 8
 _SAMPLE_TOKENS: Final = 8
+_NAME_LETTERS: Final = 60
 _STRANGER_WAIT: Final = 10.0
 # How a list of tokens may lie in a file.
 _PACKINGS: Final = (("<", "I"), (">", "I"), ("<", "q"), (">", "q"))
@@ -110,7 +111,7 @@ class SecurityReport:
         size = f"{format_bytes(self.findings.size_bytes)} in {self.findings.files} files"
         return [
             "What the relay could see:",
-            *(f"  namespace {name}" for name in self.relay.namespaces),
+            *(f"  namespace {_shortened(name)}" for name in self.relay.namespaces),
             *(
                 f"  track {_readable(track.name)}: {track.groups} Groups of "
                 f"{track.objects_per_group} Objects, {format_bytes(track.size_bytes)}"
@@ -122,10 +123,25 @@ class SecurityReport:
             "  pieces of every block, tokens, digests of the model, keys and tokens of the others",
             f"Its own keys are public and for one thing: {', '.join(self.relay_keys)}.",
             "Strangers who know the whole name were answered:",
-            *(f"  {tried}: {answer}" for tried, answer in self.refused.items()),
+            *_answers(self.refused),
             f"Signed by {self.signed_by}, sealed with key {self.key_id}: "
             + ("every consumer verified it." if self.authenticated else "NOT VERIFIED BY ALL."),
         ]
+
+
+def _shortened(name: str) -> str:
+    """Return the beginning of a name: its fields are keyed hashes, and --json has them whole."""
+    return name if len(name) <= _NAME_LETTERS else f"{name[:_NAME_LETTERS]}…"
+
+
+def _answers(refused: Mapping[str, str]) -> Iterator[str]:
+    """Say what strangers were answered, those with the same token and answer in one line."""
+    tried: dict[tuple[str, str], list[str]] = {}
+    for what, answer in refused.items():
+        request, _, holding = what.partition(" with ")
+        tried.setdefault((holding, answer), []).append(request)
+    for (holding, answer), requests in tried.items():
+        yield f"  with {holding}: {answer} to {', '.join(requests)}"
 
 
 def _readable(name: str) -> str:
