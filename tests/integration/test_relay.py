@@ -125,7 +125,9 @@ async def test_restarted_relay_knows_nothing_and_says_so(open_relay, open_connec
             assert await consumer.discover(TOKENS) == []
 
 
-async def test_stranger_to_a_scope_can_neither_publish_nor_discover(open_relay, open_connection):
+async def test_stranger_to_a_scope_can_neither_publish_nor_discover(
+    open_relay, open_connection, caplog
+):
     def nothing_of_kvcs(access):
         forbidden = access.namespace.fields[:1] == (b"kvcs-1",)
         assert access.action in AccessAction
@@ -135,6 +137,7 @@ async def test_stranger_to_a_scope_can_neither_publish_nor_discover(open_relay, 
         async with open_connection(relay) as source, publication(source) as it:
             with pytest.raises(RequestRejected, match="UNAUTHORIZED"):
                 await it.add_segment()
+        assert "announced" not in caplog.text  # it was never, and the error has said so
         async with open_connection(relay) as stranger:
             consumer = Consumer(stranger, scope_key=SCOPE_KEY, descriptor=DESCRIPTOR)
             with pytest.raises(RequestRejected, match="UNAUTHORIZED"):

@@ -190,6 +190,10 @@ _HINTS: Final[dict[type[KvcsError], str]] = {
     DataError: "Nothing of it was used; fetch or make it again.",
 }
 
+_EXPIRED_HINT: Final = (
+    "Ask for a new token (kvcs token mint), and write it into the file that --token-file names."
+)
+
 # What a code of the protocol means to a person; the code itself follows.
 _MEANINGS: Final[dict[int, str]] = {
     RequestErrorCode.INTERNAL_ERROR: "the relay failed to do it",
@@ -208,8 +212,8 @@ _MEANINGS: Final[dict[int, str]] = {
 _REQUEST_HINTS: Final[dict[ExitCode, str]] = {
     ExitCode.NOT_FOUND: _HINTS[NotFound],
     ExitCode.REFUSED: (
-        "Ask the relay's operator for access to this scope; --token-file names the file with a "
-        "token."
+        "Ask for a token for this scope and role, and name its file with --token-file; kvcs token "
+        "inspect FILE shows what one allows, kvcs scope show which scope this is."
     ),
     ExitCode.TIMEOUT: _HINTS[RequestTimedOut],
 }
@@ -263,6 +267,10 @@ def sentence(error: KvcsError) -> str:
             return f"{_MEANINGS.get(code, 'the relay refused')} [{error}]"
         case ProtocolError() if not isinstance(error, LocalProtocolError):
             return f"a rule of the protocol was broken [{error}]"
+        case NotAuthentic(reason="key" | "signature"):
+            return f"nobody who is trusted here signed it: {error.text}"
+        case NotAuthentic():
+            return error.text
         case StreamError():
             return f"a stream was broken off [{error}]"
         case _:
@@ -292,5 +300,7 @@ def hint(error: KvcsError) -> str:
     if isinstance(error, Incomplete):
         return error.advice
     if isinstance(error, RequestFailed):
+        if error.code == RequestErrorCode.EXPIRED_AUTH_TOKEN:
+            return _EXPIRED_HINT
         return _REQUEST_HINTS.get(exit_code(error), "")
     return next((_HINTS[cls] for cls in type(error).__mro__ if cls in _HINTS), "")

@@ -22,7 +22,6 @@ from kvcs.cli._output import Output
 from kvcs.errors import ConfigError
 from kvcs.keyring import (
     Jwk,
-    JwkLimits,
     KeyKind,
     KeyRing,
     Purpose,
@@ -37,7 +36,8 @@ from kvcs.keyring import (
     new_pair,
     new_secret,
 )
-from kvcs.keyring.files import read_file, write_file
+from kvcs.keyring.files import check_file, read_file, write_file
+from kvcs.keyring.jwk import JwkLimits, decode_document
 from kvcs.kv.identity import KVSP_PROVISIONAL
 from kvcs.kv.sealing import CipherSuite
 
@@ -203,11 +203,13 @@ def take(output: Output, file: Path, purpose: str | None, **settings: Any) -> No
     directory = ring_directory(settings["keys"])
     limit = JwkLimits().max_bytes
     kind = None if purpose is None else Purpose(purpose)
-    content = read_file(file, max_bytes=limit, is_public=kind is not None and kind.is_public)
+    content = read_file(file, max_bytes=limit, is_public=True)
     if content is None:
         raise ConfigError("FILE", "a readable file", str(file))
     where = str(file)
-    other = decode_ring(content, where) if kind is None else decode_keys(content, where, kind)
+    other = _ring_in(content, where) if kind is None else decode_keys(content, where, kind)
+    if kind is None or not kind.is_public:
+        check_file(file, is_public=False)
     ring = change_ring(directory, lambda ring: ring.merged(other))
     taken = [_describe(ring, kind, key) for kind in other.sets for key in other.keys(kind)]
     output.result({"keys": taken})
@@ -316,6 +318,18 @@ def _describe(ring: KeyRing, purpose: Purpose, key: Jwk) -> dict[str, str]:
         "state": str(ring.state(purpose, key)),
         "what": _WHAT[purpose],
     }
+
+
+def _ring_in(content: bytes, where: str) -> KeyRing:
+    """Decode what kvcs keys export wrote.
+
+    Raises:
+        ConfigError: It is something else; for what keys public wrote, what is missing.
+    """
+    if not {"keys", "kty"}.isdisjoint(decode_document(content, where)):
+        expected = "what the keys in FILE are for: --as trusted for a producer's public keys"
+        raise ConfigError("--as", expected)
+    return decode_ring(content, where)
 
 
 def _name_of(described: dict[str, str]) -> str:

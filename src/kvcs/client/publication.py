@@ -318,9 +318,10 @@ class Publication:
         for error in errors:
             if not isinstance(error, KvcsError):
                 raise error
-            _logger.warning("publication not announced: %s", error)
         if errors and len(errors) == len(relays):
             raise errors[0]
+        for error in errors:
+            _logger.warning("publication not announced: %s", error)
 
     def _push(self, tracks: Sequence[PublishedTrack]) -> None:
         """Send PUBLISH before the first Object of a track, so that none is missed."""

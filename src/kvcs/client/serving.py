@@ -115,6 +115,7 @@ class Serving:
         self._listeners: dict[RequestId, TrackNamespace] = {}
         self._announced: dict[TrackNamespace, RequestId] = {}
         self._lapsed: set[TrackNamespace] = set()
+        self._awaited: set[RequestId] = set()
         connection.on_authorized(self._announce_again)
         connection.listen(self._receive)
 
@@ -131,8 +132,12 @@ class Serving:
             RequestTimedOut: No answer in time.
             KvcsError: The session ended.
         """
-        timeout = self._config.announce_timeout
-        await self.connection.answer(self.send_announcement(namespace), timeout=timeout)
+        request_id = self.send_announcement(namespace)
+        self._awaited.add(request_id)
+        try:
+            await self.connection.answer(request_id, timeout=self._config.announce_timeout)
+        finally:
+            self._awaited.discard(request_id)
 
     def send_announcement(
         self, namespace: TrackNamespace, listener: Callable[[Event], None] | None = None
@@ -257,7 +262,9 @@ class Serving:
                 reason = ", since its authorization token has expired"
             else:
                 reason = ""
-            _logger.warning("%s: a publication is no longer announced%s", self, reason)
+            # Who waits for the answer says so himself.
+            if event.request_id not in self._awaited:
+                _logger.warning("%s: a publication is no longer announced%s", self, reason)
 
     def _finish(self, request_id: RequestId, *, in_order: bool) -> None:
         self.last_news = now = self.connection.now

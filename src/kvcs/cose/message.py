@@ -9,6 +9,7 @@ Source: RFC 9052, Sections 4.2, 4.4, 6.2 and 6.3.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 import cbor2
 
@@ -34,6 +35,9 @@ __all__ = (
     "open_sign1",
     "unverified_payload",
 )
+
+# Octets of a peer's key identifier that an error shows.
+_SHOWN_KID_BYTES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,7 @@ def _open[Key: (VerifyingKey, MacKey)](
 ) -> Opened[Key]:
     named = [key for key in keys if envelope.kid in (None, key.kid)]
     if not named:
-        raise NotAuthentic("key", "no trusted key has the key identifier of the message")
+        raise NotAuthentic("key", f"no trusted key has the key identifier {_shown(envelope.kid)}")
     candidates = [key for key in named if key.allows(envelope.algorithm)]
     if not candidates:
         raise NotAuthentic(
@@ -139,6 +143,15 @@ def _open[Key: (VerifyingKey, MacKey)](
         if key.verifies(envelope.proof, message):
             return Opened(payload, key)
     raise NotAuthentic("signature", "no trusted key made this message")
+
+
+def _shown(kid: bytes | None) -> str:
+    """Return a key identifier of a peer, fit for a line of text."""
+    if kid is None:
+        return "(none)"
+    cut = kid[:_SHOWN_KID_BYTES]
+    text = cut.decode("ascii") if cut.isascii() else ""
+    return (text if text.isprintable() and text else cut.hex()) + ("…" if kid != cut else "")
 
 
 def _protected(algorithm: Algorithm) -> bytes:

@@ -101,8 +101,9 @@ def test_public_keys_have_no_private_part_and_are_taken_in_as_trusted(
 ):
     shown = kvcs_json("keys", "public", "producer", "-o", tmp_path / "a.jwks")
     (tmp_path / "a.jwks").chmod(0o644)  # it came by mail
-
     other = tmp_path / "other"
+    code, _, err = kvcs_run("keys", "import", tmp_path / "a.jwks", "--keys", other)
+    assert (code, "--as trusted for a producer's public keys" in err) == (2, True)
     taken = kvcs_json("keys", "import", tmp_path / "a.jwks", "--as", "trusted", "--keys", other)
 
     assert json.loads((tmp_path / "a.jwks").read_text()) == shown

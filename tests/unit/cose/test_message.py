@@ -114,6 +114,23 @@ def test_keys_that_share_an_identifier_are_all_tried():
     assert open_sign1(signed(), [*others, P256.public]).key == P256.public
 
 
+@pytest.mark.parametrize(
+    ("kid", "shown"),
+    [
+        (b"site-c", "site-c"),
+        (b"a\x1b[31m", "611b5b33316d"),
+        (b"\xff", "ff"),
+        (b"", ""),
+        (b"x" * 40, "x" * 32 + "…"),
+    ],
+)
+def test_the_key_that_is_not_trusted_is_named_as_fits_a_line(kid, shown):
+    with pytest.raises(NotAuthentic) as caught:
+        open_sign1(signed(unprotected={4: kid}), [ED25519.public], CoseLimits())
+
+    assert caught.value.text == f"no trusted key has the key identifier {shown}"
+
+
 def test_more_keys_than_may_be_tried_are_refused():
     others = [SigningKey.generate(b"p").public for _ in range(2)]
 
