@@ -12,6 +12,7 @@ from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay.ancestry import RELAY_ID_BYTES
 from kvcs.relay.auth import AccessAction, Grant
 from kvcs.relay.circle import CircleProbe
+from kvcs.relay.track_interest import TrackInterest
 
 SCOPE = TrackNamespace(NAMESPACE.fields[:2])
 OTHER = TrackNamespace((b"kvcs-1", b"other"))
@@ -143,3 +144,32 @@ def test_what_is_asked_of_a_parent_that_tells_where_it_is_proves_nothing():
 
     assert parent.asked(ev.TrackStatusReceived) == []
     assert not parent.session.is_closed
+
+
+def test_a_relay_that_refuses_everything_for_ever_costs_a_look_at_what_it_refused(
+    world, monkeypatch
+):
+    relay, client = Child(world, place(5)), world.client()
+    relay.peer.tokens = (word(SCOPE),)
+    relay.silent.add(ev.SubscribeTracksReceived)
+    prefixes = [SCOPE.joined(TrackNamespace((b"%d" % n, b"x"))) for n in range(40)]
+    covered = []
+    really = TrackInterest._cover
+    monkeypatch.setattr(
+        TrackInterest,
+        "_cover",
+        lambda self, neighbour, wish, now: (
+            covered.append(wish) or really(self, neighbour, wish, now)
+        ),
+    )
+    for prefix in prefixes:
+        want(client, prefix)
+    assert len(covered) == len(prefixes)
+
+    for event in relay.asked(ev.SubscribeTracksReceived):
+        relay.send(relay.session.reject, event.request_id, RequestErrorCode.PREFIX_OVERLAP)
+    world.pass_time(0.5)
+
+    # Each is looked at when it is refused, and when it is asked for again.
+    assert len(covered) == 3 * len(prefixes)
+    assert relay.track_prefixes() == prefixes

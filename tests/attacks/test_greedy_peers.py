@@ -16,6 +16,7 @@ from tests.unit.relay.world import TRACK, World, whole
 from kvcs.endpoint.connect import ConnectConfig, connect
 from kvcs.errors import KvcsError, PublishDoneCode, RequestErrorCode, TerminationCode
 from kvcs.moqt.session import events as ev
+from kvcs.moqt.session.limits import SessionLimits
 from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.parameters import FillParameters, Parameters
@@ -60,6 +61,46 @@ def test_requests_beyond_the_rate_are_refused_with_a_time_to_try_again(greedy):
 
     assert ask(greedy, RATE) == []
     assert not greedy.link.session.is_closed
+
+
+def test_namespaces_are_listed_over_and_over_only_as_fast_as_the_limit():
+    world = World(max_listing_rate=10.0, session=SessionLimits(max_namespaces=30))
+    publisher, client = world.client(), world.client()
+    for number in range(20):
+        publisher.announce(TrackNamespace((b"list", b"%d" % number)))
+
+    def list_all():
+        request_id = client.send(client.session.subscribe_namespace, TrackNamespace((b"list",)))
+        refused = [event.code for event in client.of(request_id, ev.RequestRejected)]
+        listed = len(client.of(request_id, ev.NamespaceReceived))
+        if not refused:
+            client.send(client.session.cancel, request_id)
+        return refused or listed
+
+    assert list_all() == 20
+    assert [list_all() for _ in range(5)] == [[RequestErrorCode.EXCESSIVE_LOAD]] * 5
+    world.pass_time(1.0)  # what was refused does not count
+    assert list_all() == 20
+    other = world.client()
+    other.send(other.session.subscribe_namespace, TrackNamespace((b"list",)))
+    assert len([e for e in other.events if isinstance(e, ev.NamespaceReceived)]) == 20
+
+
+def test_a_prefix_that_moves_has_namespaces_listed_no_faster():
+    world = World(max_listing_rate=10.0, session=SessionLimits(max_namespaces=30))
+    publisher, client = world.client(), world.client()
+    for number in range(20):
+        publisher.announce(TrackNamespace((b"list", b"%d" % number)))
+    nothing, all_of_them = TrackNamespace((b"none",)), TrackNamespace((b"list",))
+    request_id = client.send(client.session.subscribe_namespace, nothing)
+
+    for prefix in (all_of_them, nothing, all_of_them):
+        move = Parameters(track_namespace_prefix=prefix)
+        client.send(client.session.update, request_id, move)
+
+    assert len(client.of(request_id, ev.NamespaceReceived)) == 20
+    (refused,) = client.of(request_id, ev.UpdateRejected)
+    assert refused.code == RequestErrorCode.EXCESSIVE_LOAD
 
 
 def test_every_kind_of_request_counts(greedy):

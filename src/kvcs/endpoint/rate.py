@@ -40,6 +40,18 @@ class LeakyBucket:
         self._seen = now
         return self._level <= self._burst
 
+    def take(self, units: float, *, now: float) -> bool:
+        """Pour units in only if they have room, since what is refused was not done; tell whether.
+
+        Args:
+            units: What the peer wants done.
+            now: Monotonic seconds.
+        """
+        if self.admit(units, now=now):
+            return True
+        self._level -= units
+        return False
+
     @property
     def is_flooded(self) -> bool:
         """Whether the peer went on far beyond what was admitted."""

@@ -30,7 +30,6 @@ from kvcs.moqt.session.events import (
     TrackStatusReceived,
     UpdateReceived,
 )
-from kvcs.moqt.wire.token import Token
 from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay.auth import Access, AccessAction, Authorize, Decision, Grant
 from kvcs.relay.config import RelayLimits
@@ -195,11 +194,13 @@ class Admission:
         Others are told what is wanted here only if they may give it: that a session says that it
         is a relay proves nothing.
         """
-        presented = {access.tokens for access in relay.granted.values()} | {()}
-        return any(
-            self.decide(relay, _offer(prefix, tokens)) is None
-            for tokens in sorted(presented, key=len)
+        offer = Access(
+            action=AccessAction.PUBLISH_NAMESPACE,
+            namespace=prefix,
+            track_name=None,
+            tokens=relay.presented,
         )
+        return self.decide(relay, offer) is None
 
     def may_see_namespace(self, peer: Peer, request_id: RequestId, suffix: TrackNamespace) -> bool:
         """Tell whether what is below the prefix of a SUBSCRIBE_NAMESPACE may be listed there."""
@@ -235,8 +236,10 @@ class Admission:
         peer.granted[request_id] = replace(access, until=until)
         if until is not None:
             self.review.expect(until)
-        if access.tokens and peer.is_relay:
-            self._host.relay_authorized(peer, now=now)
+        if access.tokens:
+            peer.presented = access.tokens
+            if peer.is_relay:
+                self._host.relay_authorized(peer, now=now)
         if access.action is AccessAction.SUBSCRIBE_TRACKS:
             for other_id, other in tuple(peer.granted.items()):
                 if other.through == request_id:
@@ -258,12 +261,6 @@ class Admission:
             self._host.refuse(peer, event.request_id, NOBODY_CAME, now=now)
 
         self._host.schedule(now + timeout, refuse)
-
-
-def _offer(prefix: TrackNamespace, tokens: tuple[Token, ...]) -> Access:
-    return Access(
-        action=AccessAction.PUBLISH_NAMESPACE, namespace=prefix, track_name=None, tokens=tokens
-    )
 
 
 def _access(event: NamespaceRequest | TrackRequest) -> Access:

@@ -42,6 +42,10 @@ class RelayLimits:
             refused with EXCESSIVE_LOAD. A child relay asks for all its subscribers together.
         max_request_burst: The same at once: what a publisher with many publications
             announces when it connects again. A session with as many refusals more is closed.
+        max_listing_rate: Namespaces a second that are listed to one session by SUBSCRIBE_NAMESPACE
+            and its changes of prefix, after as many as `SessionLimits.max_namespaces`; requests for
+            more are refused with EXCESSIVE_LOAD. Each is decided by the policy, so that a few
+            octets that ask for thousands cost the relay much.
         max_receive_rate: Octets a second that one session may send, after a burst of one
             second's worth; a publisher that is faster is closed, since it would push out what
             others published.
@@ -84,6 +88,7 @@ class RelayLimits:
     max_sessions_per_address: int = 256
     max_request_rate: float = 1000.0
     max_request_burst: int = 4096
+    max_listing_rate: float = 5000.0
     max_receive_rate: int = _GIB
     max_window_bytes: int = 512 * _MIB
     max_queued_bytes: int = 512 * _MIB

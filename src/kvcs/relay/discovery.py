@@ -203,7 +203,7 @@ class Discovery:
         if updates is None:
             return
         try:
-            changes = self.namespaces.subscribe(route, prefix)
+            changes = self._list_below(peer, route, prefix, now)
         except PrefixRefused as error:
             self._forget_prefix(route, now)
             refusal = Refusal(error.code, str(error))
@@ -215,6 +215,20 @@ class Discovery:
         self.announce(changes, now=now)
         for update in updates:
             self._follow_namespace_subscriber(peer, route, update, now)
+
+    def _list_below(
+        self, peer: Peer, route: Route, prefix: TrackNamespace, now: float
+    ) -> list[Change]:
+        """Record a prefix, and return what is to be listed.
+
+        Raises:
+            PrefixRefused: It cannot be subscribed to, or too much was listed of late.
+        """
+        matches = self.namespaces.matches(prefix)
+        is_small = matches <= self._host.limits.session.max_namespaces
+        if is_small and not peer.listings.take(matches, now=now):
+            raise PrefixRefused(RequestErrorCode.EXCESSIVE_LOAD, "too many namespaces a second")
+        return self.namespaces.subscribe(route, prefix)
 
     def _forget_prefix(self, route: Route, now: float) -> None:
         self._unanswered.pop(route, None)
@@ -238,7 +252,7 @@ class Discovery:
         if prefix is not None:
             code = self._host.admission.move_refusal(peer, event, prefix, now=now)
             try:
-                changes = [] if code is not None else self.namespaces.subscribe(route, prefix)
+                changes = [] if code is not None else self._list_below(peer, route, prefix, now)
             except PrefixRefused as refusal:
                 code = refusal.code
             if code is not None:

@@ -300,6 +300,10 @@ class Namespaces:
         self._subscribers.add(route, prefix)
         return [Change(route, namespace.suffix_of(prefix), listed=True) for namespace in matches]
 
+    def matches(self, prefix: TrackNamespace) -> int:
+        """Return how many listed namespaces are below a prefix."""
+        return len(self._under.get(prefix.fields, ()))
+
     def unsubscribe(self, route: Route) -> None:
         """Forget a SUBSCRIBE_NAMESPACE; unknown routes are ignored."""
         self._subscribers.remove(route)

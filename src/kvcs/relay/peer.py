@@ -59,9 +59,11 @@ class Peer:
         session: The session.
         responder: What this peer is served.
         requests: How fast it sends requests.
+        listings: How fast it has namespaces listed.
         going_away: The peer sent GOAWAY; it gets no new requests.
         busy_until: Until then it serves no more FETCHes than it does, as it said.
         tokens: Authorization tokens of the peer's SETUP.
+        presented: Tokens of the latest request or update that was granted by some.
         granted: What each of its requests that is followed was decided by.
         is_parent: This relay dialled it, to ask it for what it lacks.
         ancestry: Where the peer stands in a tree of relays; None if it is no relay, or does
@@ -80,6 +82,8 @@ class Peer:
         "granted",
         "id",
         "is_parent",
+        "listings",
+        "presented",
         "requests",
         "responder",
         "session",
@@ -96,9 +100,12 @@ class Peer:
         max_fetches = limits.max_fetches_per_session
         self.responder = TrackResponder(link.session, link.outbox, max_fetches=max_fetches)
         self.requests = LeakyBucket(limits.max_request_rate, burst=limits.max_request_burst)
+        most_listed = limits.session.max_namespaces
+        self.listings = LeakyBucket(limits.max_listing_rate, burst=most_listed)
         self.going_away = False
         self.busy_until = 0.0
         self.tokens: tuple[Token, ...] = ()
+        self.presented: tuple[Token, ...] = ()
         self.granted: dict[RequestId, Access] = {}
         self.is_parent = is_parent
         self.ancestry: Ancestry | None = None

@@ -142,7 +142,7 @@ class TrackInterest:
         neighbour = self._neighbours.get(peer.id)
         if neighbour is not None and neighbour.lacks_right:
             neighbour.lacks_right = False
-            self._cover_all(neighbour, now)
+            self._cover_all(neighbour, TrackNamespace(), now)
 
     def detach(self, peer: Peer) -> None:
         """Note that a session is over; those of no relays are ignored."""
@@ -199,16 +199,17 @@ class TrackInterest:
         if request is not None:
             self._let_forward(neighbour, request, forward=wish.forward, now=now)
             return
-        if not self._may_offer(neighbour, prefix):
-            neighbour.lacks_right = True
-            return
         shared = TrackNamespace(prefix.fields[:-1])
         if len(shared) >= _MIN_MERGED_FIELDS and shared not in neighbour.refused:
             siblings = [p for p in neighbour.requests if p.fields[:-1] == shared.fields]
             if len(siblings) >= _MAX_SIBLINGS and self._may_offer(neighbour, shared):
                 prefix = shared
-        if prefix not in neighbour.refused:
+        if prefix in neighbour.refused:
+            return
+        if self._may_offer(neighbour, prefix):
             self._subscribe(neighbour, prefix, forward=wish.forward, now=now)
+        else:
+            neighbour.lacks_right = True
 
     def _may_offer(self, neighbour: _Neighbour, prefix: TrackNamespace) -> bool:
         """Tell whether a relay may know that somebody wants a prefix."""
@@ -314,13 +315,15 @@ class TrackInterest:
         ):
             wait = max(event.retry_after or 0.0, _OVERLAP_RETRY)
             self._host.schedule(now + wait, partial(self._ask_again, neighbour, prefix))
-        self._cover_all(neighbour, now)
+        self._cover_all(neighbour, prefix, now)
 
     def _ask_again(self, neighbour: _Neighbour, prefix: TrackNamespace, now: float) -> None:
         if self._neighbours.get(neighbour.peer.id) is neighbour:
             neighbour.refused.discard(prefix)
-            self._cover_all(neighbour, now)
+            self._cover_all(neighbour, prefix, now)
 
-    def _cover_all(self, neighbour: _Neighbour, now: float) -> None:
+    def _cover_all(self, neighbour: _Neighbour, prefix: TrackNamespace, now: float) -> None:
+        """Have a relay publish what is wanted below a prefix: for others nothing has changed."""
         for wish in tuple(self._wishes.values()):
-            self._cover(neighbour, wish, now)
+            if prefix.is_prefix_of(wish.prefix):
+                self._cover(neighbour, wish, now)

@@ -135,7 +135,7 @@ class Upward:
     def renew(self, *, now: float) -> None:
         """Ask and tell again what the parent refused or ended, with another token now."""
         self._refused.clear()
-        self._cover_all(now)
+        self._cover_all(TrackNamespace(), now)
         self._publish_waiting(now)
 
     # Announcements.
@@ -309,15 +309,16 @@ class Upward:
             self._host.schedule(now + wait, partial(self._ask_again, prefix))
         self._refused.add(prefix)
         self._drop(prefix, now)
-        self._cover_all(now)
+        self._cover_all(prefix, now)
 
     def _ask_again(self, prefix: TrackNamespace, now: float) -> None:
         self._refused.discard(prefix)
-        self._cover_all(now)
+        self._cover_all(prefix, now)
 
-    def _cover_all(self, now: float) -> None:
+    def _cover_all(self, below: TrackNamespace, now: float) -> None:
+        """Ask for what is wanted below a prefix: for the rest nothing has changed."""
         for prefix in tuple(self._wanted):
-            if prefix not in self._refused:
+            if below.is_prefix_of(prefix) and prefix not in self._refused:
                 self._cover(prefix, now)
 
     def _answer(self, interest: _Interest, now: float) -> None:

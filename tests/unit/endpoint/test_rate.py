@@ -38,3 +38,13 @@ def test_who_keeps_to_the_rate_is_never_refused():
 
     assert all(bucket.admit(1, now=step / 10) for step in range(1000))
     assert not bucket.is_flooded
+
+
+def test_what_is_not_taken_does_not_fill_the_bucket():
+    bucket = LeakyBucket(10.0, burst=20.0)
+    assert bucket.take(15.0, now=0.0)
+    assert [bucket.take(6.0, now=0.0) for _ in range(5)] == [False] * 5
+
+    assert bucket.take(5.0, now=0.0)
+    assert not bucket.is_flooded
+    assert bucket.take(10.0, now=1.0)
