@@ -107,6 +107,7 @@ class Upward:
         self._interests: dict[TrackNamespace, _Interest] = {}
         self._refused: set[TrackNamespace] = set()
         self._announced: dict[TrackNamespace, RequestId] = {}
+        self._is_pruning = False
 
     def __repr__(self) -> str:
         return (
@@ -214,17 +215,22 @@ class Upward:
         self._wanted[prefix] -= 1
         if not self._wanted[prefix]:
             del self._wanted[prefix]
-            self._host.schedule(now + self._host.limits.subscription_linger, self._prune)
+            if not self._is_pruning:
+                self._is_pruning = True
+                self._host.schedule(now + self._host.limits.subscription_linger, self._prune)
 
     def _prune(self, now: float) -> None:
-        for covering in tuple(self._interests):
-            if not any(covering.is_prefix_of(prefix) for prefix in self._wanted):
-                self._drop(covering, now)
-        self._refused = {
-            refused
-            for refused in self._refused
-            if any(refused.is_prefix_of(prefix) for prefix in self._wanted)
+        """Ask for nothing that nobody wants any more."""
+        self._is_pruning = False
+        needed = {
+            TrackNamespace(prefix.fields[:length])
+            for prefix in self._wanted
+            for length in range(len(prefix) + 1)
         }
+        for covering in tuple(self._interests):
+            if covering not in needed:
+                self._drop(covering, now)
+        self._refused &= needed
 
     def _find(self, prefix: TrackNamespace) -> _Interest | None:
         for length in range(len(prefix) + 1):

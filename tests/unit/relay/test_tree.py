@@ -215,6 +215,23 @@ def test_interest_ends_a_while_after_the_last_subscriber(world):
     assert parent.prefixes() == []
 
 
+def test_many_prefixes_that_are_let_go_at_once_are_looked_at_once(world):
+    parent, consumer = Parent(world), world.client()
+    prefixes = [namespace("kvcs-1", f"scope-{number}", "c") for number in range(8)]
+    asked = [consumer.send(consumer.session.subscribe_namespace, prefix) for prefix in prefixes]
+    alarms = len(world.core._alarms)
+
+    for request_id in asked[1:]:
+        consumer.send(consumer.session.cancel, request_id)
+    assert len(world.core._alarms) == alarms + 1
+    world.pass_time(world.core.limits.subscription_linger)
+    assert parent.prefixes() == prefixes[:1]
+
+    consumer.send(consumer.session.cancel, asked[0])
+    world.pass_time(world.core.limits.subscription_linger)
+    assert parent.prefixes() == []
+
+
 def test_list_of_the_parent_is_void_when_it_is_lost(world):
     parent, consumer = Parent(world), world.client()
     request_id = consumer.send(consumer.session.subscribe_namespace, ANCHOR)
