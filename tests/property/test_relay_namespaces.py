@@ -29,19 +29,21 @@ class NamespacesMachine(RuleBasedStateMachine):
         self.subscribed = {}  # route -> prefix
         self.complete = []  # fields of complete tracks
         self.known = set()  # listed now
+        self.once = set()  # listed at any time
         self.told = {}  # route -> set of suffixes
 
     def expected(self):
         live = set(self.advertised.values())
         kept = {
             fields
-            for fields in self.known
+            for fields in self.once
             if any(starts_with(track, fields) for track in self.complete)
         }
         return live | kept
 
     def apply(self, changes):
         self.known = self.expected()
+        self.once |= self.known
         for change in changes:
             suffixes = self.told[change.route]
             if change.listed:
@@ -90,7 +92,7 @@ class NamespacesMachine(RuleBasedStateMachine):
     @rule(fields=FIELDS)
     def complete_track(self, fields):
         self.complete.append(fields)
-        self.namespaces.track_completed(TrackNamespace(fields))
+        self.apply(self.namespaces.track_completed(TrackNamespace(fields)))
 
     @precondition(lambda self: self.complete)
     @rule(data=st.data())

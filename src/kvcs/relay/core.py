@@ -128,9 +128,7 @@ class RelayCore:
         self.admission = Admission(self, authorize)
         self.tree = Tree(relay_id, secret, self)
         self.discovery = Discovery(self)
-        self._complete = CompleteTracks(
-            on_complete=self.discovery.namespaces.track_completed, on_lost=self._lose_track
-        )
+        self._complete = CompleteTracks(on_complete=self._gain_track, on_lost=self._lose_track)
         self.cache = Cache(
             cache_bytes,
             metrics=self.metrics,
@@ -473,6 +471,10 @@ class RelayCore:
         self._sweep(now)
         if self._tracks:
             self.schedule(now + _SWEEP_INTERVAL, self._sweep_regularly)
+
+    def _gain_track(self, namespace: TrackNamespace) -> None:
+        changes = self.discovery.namespaces.track_completed(namespace)
+        self.discovery.announce(changes, now=self._now)
 
     def _lose_track(self, namespace: TrackNamespace) -> None:
         changes = self.discovery.namespaces.track_lost(namespace)

@@ -4,7 +4,9 @@ Theory of operation. `Namespaces` owns the advertisements of all publishers
 (PUBLISH_NAMESPACE), the prefixes of all subscribers (SUBSCRIBE_NAMESPACE), and the number
 of complete Tracks that the cache holds below each prefix. A Track Namespace is *listed*
 while a publisher advertises it, and after the last one has gone for as long as the cache
-holds a complete Track below it, or while the parent lists it. Every method that may change
+holds a complete Track below it, or while the parent lists it. A publisher that leaves may say so
+before its last Objects have arrived, on other streams: what then becomes complete is listed
+again, but nothing that nobody ever advertised. Every method that may change
 the list returns the `Change` values to be sent, in order; nothing is sent from here. A prefix
 is a tuple of fields, so that a lookup costs one dictionary access for each field, whatever the
 number of namespaces.
@@ -27,6 +29,7 @@ from kvcs.moqt.session.actions import RequestId
 from kvcs.names import TrackNamespace
 
 __all__ = (
+    "MAX_ENDED",
     "Change",
     "Namespaces",
     "PeerId",
@@ -43,6 +46,9 @@ PeerId = NewType("PeerId", int)
 
 _PERIOD: Final = b"."
 _SESSION: Final = b".session"
+# Namespaces that were listed and are remembered, the last ones to end: Objects are on their way
+# for seconds, and a name has up to 4,096 octets.
+MAX_ENDED: Final = 1024
 
 
 class Route(NamedTuple):
@@ -158,6 +164,7 @@ class Namespaces:
     __slots__ = (
         "_advertised",
         "_complete",
+        "_ended",
         "_limit",
         "_local",
         "_on_local",
@@ -191,6 +198,7 @@ class Namespaces:
         self._under: dict[_Fields, dict[TrackNamespace, None]] = {}
         self._peers: dict[PeerId, dict[Route, None]] = {}
         self._complete: Counter[_Fields] = Counter()
+        self._ended: dict[_Fields, None] = {}
         self._subscribers = PrefixTable()
 
     def __len__(self) -> int:
@@ -258,10 +266,15 @@ class Namespaces:
 
     # Cache
 
-    def track_completed(self, namespace: TrackNamespace) -> None:
-        """Count one more complete Track of exactly `namespace` in the cache."""
+    def track_completed(self, namespace: TrackNamespace) -> list[Change]:
+        """Count one more complete Track of exactly `namespace`; list again what has just ended."""
+        changes: list[Change] = []
         for length in range(len(namespace) + 1):
-            self._complete[namespace.fields[:length]] += 1
+            fields = namespace.fields[:length]
+            self._complete[fields] += 1
+            if fields in self._ended:
+                changes += self.list_complete(TrackNamespace(fields))
+        return changes
 
     def list_complete(self, namespace: TrackNamespace) -> list[Change]:
         """List a namespace of which complete Tracks were found, without any publisher."""
@@ -325,6 +338,7 @@ class Namespaces:
     def _list(self, namespace: TrackNamespace) -> list[Change]:
         if namespace in self._under.get(namespace.fields, {}):
             return []
+        self._ended.pop(namespace.fields, None)
         for length in range(len(namespace) + 1):
             self._under.setdefault(namespace.fields[:length], {})[namespace] = None
         return self._changes(namespace, listed=True)
@@ -347,6 +361,9 @@ class Namespaces:
             return []
         for length in range(len(namespace) + 1):
             _discard(self._under, fields[:length], namespace)
+        self._ended[fields] = None
+        if len(self._ended) > MAX_ENDED:
+            del self._ended[next(iter(self._ended))]
         return self._changes(namespace, listed=False)
 
     def _changes(self, namespace: TrackNamespace, *, listed: bool) -> list[Change]:

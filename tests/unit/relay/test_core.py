@@ -78,6 +78,26 @@ def test_namespace_of_an_incomplete_track_ends_with_its_publisher(world):
     consumer.one(request_id, ev.NamespaceDoneReceived)
 
 
+def test_namespace_that_is_withdrawn_before_the_last_objects_arrive_is_listed_again(world):
+    publisher, consumer, watcher = world.client(), world.client(), world.client()
+    announced = publisher.announce()
+    publisher.store()
+    consumer.subscribe()
+    publisher.add_groups(0)
+    request_id = watcher.send(watcher.session.subscribe_namespace, ANCHOR)
+
+    publisher.send(publisher.session.cancel, announced)
+    publisher.end_track(1)
+
+    kinds = [type(event) for event in watcher.of(request_id)]
+    assert kinds == [
+        ev.RequestAccepted,
+        ev.NamespaceReceived,
+        ev.NamespaceDoneReceived,
+        ev.NamespaceReceived,
+    ]
+
+
 def test_track_joined_in_the_middle_is_complete_too(world):
     publisher, consumer = world.publisher(), world.client()
     publisher.add_groups(0, 1)

@@ -4,6 +4,7 @@ from kvcs.errors import RequestErrorCode
 from kvcs.moqt.session.actions import RequestId
 from kvcs.names import TrackNamespace
 from kvcs.relay.namespaces import (
+    MAX_ENDED,
     Change,
     Namespaces,
     PeerId,
@@ -91,6 +92,37 @@ def test_namespace_of_complete_track_stays_listed_after_its_publisher():
     assert (gone, one_lost) == ([], [])
     assert late == [Change(route(9, 0), suffix, listed=True)]
     assert all_lost == [Change(route(9, 0), suffix, listed=False)]
+
+
+@pytest.mark.parametrize("advertised", [PUBLICATION, prefix(2)])
+def test_track_that_is_completed_after_its_publisher_has_left_lists_its_namespace_again(advertised):
+    told = []
+    namespaces = Namespaces(on_local=lambda namespace, listed: told.append((namespace, listed)))
+    namespaces.publish(route(1, 0), advertised)
+    namespaces.subscribe(route(9, 0), prefix(2))
+
+    gone = namespaces.withdraw(route(1, 0))
+    late = namespaces.track_completed(PUBLICATION)
+    later = namespaces.track_completed(PUBLICATION)
+
+    suffix = advertised.suffix_of(prefix(2))
+    assert gone == [Change(route(9, 0), suffix, listed=False)]
+    assert late == [Change(route(9, 0), suffix, listed=True)]
+    assert later == []
+    assert namespaces.listed() == [advertised]
+    assert told == [(advertised, True), (advertised, False), (advertised, True)]
+
+
+def test_only_so_many_namespaces_that_ended_are_remembered():
+    namespaces = Namespaces()
+    for number in range(MAX_ENDED + 1):
+        namespaces.publish(route(1, number), TrackNamespace((b"kvcs", b"%d" % number)))
+        namespaces.withdraw(route(1, number))
+
+    for number in (0, 1):
+        namespaces.track_completed(TrackNamespace((b"kvcs", b"%d" % number)))
+
+    assert namespaces.listed() == [TrackNamespace((b"kvcs", b"1"))]
 
 
 def test_complete_track_below_a_shorter_advertised_prefix_keeps_that_prefix_listed():
