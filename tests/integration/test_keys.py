@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 
 import pytest
@@ -9,6 +10,7 @@ from tests.integration.children import child_process, first_line
 
 import kvcs.cli
 from kvcs.engines.file import SAMPLE_CACHE
+from kvcs.keyring import load_ring
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -105,6 +107,8 @@ def test_member_takes_what_is_signed_and_sealed_and_nobody_else_does(
         nothing, _, no_key = fetch(stranger)
 
     assert taken["complete"] is True
+    assert shown["signed_by"] == taken["signed_by"]
+    assert shown["sealed_with_key_id"] == load_ring(mine).object_keys.current.key_id
     assert seen["publications"][0]["blocks"] == 4
     ring = json.loads(must(run("keys", "list", "--keys", theirs, "--json")))
     trusted = [key["kid"] for key in ring["keys"] if key["purpose"] == "trusted"]
@@ -115,6 +119,20 @@ def test_member_takes_what_is_signed_and_sealed_and_nobody_else_does(
     assert "kvcs keys import FILE --as trusted" in why
     assert "Traceback" not in why
     assert (nothing, "kvcs scope new" in no_key) == (2, True)
+
+
+def test_publisher_says_what_protects_and_that_members_will_not_take_it(rings, relay, run):
+    mine, theirs, bare = rings
+    told = {}
+    for ring in rings:
+        where = ("--url", relay["url"], "--ca", relay["ca"], "--keys", ring, "--linger", "0s")
+        code, _, told[ring] = run("publish", SAMPLE_CACHE, *where)
+        assert code == 0, told[ring]
+
+    assert re.search(r"MiB, signed by [0-9a-f]{16}, sealed with key \d+\n", told[mine])
+    assert "MiB, not signed, sealed with key" in told[theirs]
+    assert "MiB, not signed, not sealed\n" in told[bare]
+    assert [ring for ring in rings if "kvcs keys new producer" in told[ring]] == [theirs]
 
 
 def test_who_trusts_a_producer_takes_nothing_in_clear_unless_told(rings, published, fetch, run):

@@ -25,8 +25,9 @@ from kvcs.cli._options import (
 from kvcs.cli._output import Output, format_bytes
 from kvcs.cli._ranges import format_layers
 from kvcs.cli._runtime import interruption, run, unless
+from kvcs.cli._text import format_kid
 from kvcs.cli._units import DURATION
-from kvcs.client import Hold, Publication, Publisher
+from kvcs.client import Hold, Publication, Publisher, PublisherConfig
 from kvcs.endpoint.connection import Connection
 from kvcs.endpoint.reconnect import PersistentConnection
 from kvcs.engines.file import CacheFile, load_cache
@@ -104,16 +105,18 @@ async def _publish(output: Output, file: Path, relay: RelaySettings, settings: _
     cache = _load(file)
     if cache.note:
         output.note(f"note: {cache.note}")
-    publisher = Publisher(
-        scope_key=member.scope_key,
-        descriptor=cache.descriptor,
-        config=member.publisher_config(
-            hold=settings.hold,
-            push=settings.push,
-            announce_timeout=relay.timeout,
-            pad_segment_blocks=settings.pad_blocks,
-        ),
+    config = member.publisher_config(
+        hold=settings.hold,
+        push=settings.push,
+        announce_timeout=relay.timeout,
+        pad_segment_blocks=settings.pad_blocks,
     )
+    if config.signing_key is None and member.ring.trusted_producers:
+        output.note(
+            "note: not signed, since the ring has no producer key (kvcs keys new producer): "
+            "members that trust producers do not take it"
+        )
+    publisher = Publisher(scope_key=member.scope_key, descriptor=cache.descriptor, config=config)
     async with (
         interruption() as stopped,
         PersistentConnection(
@@ -176,6 +179,7 @@ async def _publish_layers(
         add_to_index(index, publication.name, publication.block_keys)
     namespace = str(publication.name.namespace())
     address = f"{url.partition('#')[0]}#kvcs:"
+    key, object_key = publication.config.signing_key, publication.config.object_key
     size_bytes = sum(k.nbytes + v.nbytes for k, v in cache.layers.values())
     output.result(
         {
@@ -186,6 +190,8 @@ async def _publish_layers(
             "blocks": cache.blocks,
             "tokens": len(cache.tokens),
             "bytes": size_bytes,
+            "signed_by": None if key is None else format_kid(key.kid),
+            "sealed_with_key_id": None if object_key is None else object_key.key_id,
         }
     )
     output.text(f"{address}{publication.name.short_id}")
@@ -197,8 +203,16 @@ async def _publish_layers(
     await publication.complete()
     output.note(
         f"published {cache.descriptor.layers} layers, {cache.blocks} blocks, "
-        f"{format_bytes(size_bytes)}"
+        f"{format_bytes(size_bytes)}, {_protection(publication.config)}"
     )
+
+
+def _protection(config: PublisherConfig) -> str:
+    """Say what is against relays that lie and that read."""
+    key, object_key = config.signing_key, config.object_key
+    signed = "not signed" if key is None else f"signed by {format_kid(key.kid)}"
+    sealed = "not sealed" if object_key is None else f"sealed with key {object_key.key_id}"
+    return f"{signed}, {sealed}"
 
 
 async def _stay(
