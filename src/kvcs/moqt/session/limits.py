@@ -42,6 +42,11 @@ class SessionLimits:
         max_namespaces: Namespaces announced on one SUBSCRIBE_NAMESPACE; more cancels it.
         max_token_cache_bytes: Authorization tokens that a client may store in the session of
             a server under aliases (MAX_AUTH_TOKEN_CACHE_SIZE), 16 octets more for each.
+        max_request_tokens: Authorization tokens of one request, update or SETUP, also those by
+            alias; a request with more is refused with EXCESSIVE_LOAD, a session ended. Each has to
+            be verified.
+        max_request_token_bytes: Octets that they have together. They are kept as long as the
+            request runs, to decide it again.
         max_tombstones: Ended Track Aliases and requests that are remembered, so that what
             was under way when they ended is dropped quietly; and as many streams that were
             refused before it was known what they belong to.
@@ -68,6 +73,8 @@ class SessionLimits:
     max_request_updates: int = 64
     max_namespaces: int = 65_536
     max_token_cache_bytes: int = 16 * 2**10
+    max_request_tokens: int = 16
+    max_request_token_bytes: int = 16 * 2**10
     max_tombstones: int = 4096
     setup_timeout: float = 10.0
     control_message_timeout: float = 10.0

@@ -27,7 +27,7 @@ from kvcs.moqt.session.registry import Registry
 from kvcs.moqt.session.request_ids import LocalRequestIds, PeerRequestIds
 from kvcs.moqt.session.setup import goaway_event
 from kvcs.moqt.session.state import Input, Request, RequestKind, RequestRules, State
-from kvcs.moqt.session.tokens import TokenCache
+from kvcs.moqt.session.tokens import TokenCache, token_surplus
 from kvcs.moqt.wire.buffer import violation
 from kvcs.moqt.wire.filters import RangeFilter, range_count
 from kvcs.moqt.wire.goaway import Goaway
@@ -186,17 +186,24 @@ class Requests:
         """Refuse a new request where the session itself can tell; return whether it did."""
         context = self._context
         fault = self.filter_fault(request.parameters, request.filters)
+        surplus = self.token_surplus(request.parameters)
         if context.goaway_sent:
             self.send_error(request, RequestErrorCode.GOING_AWAY, "this session is going away")
         elif self._registry.peer_requests > context.limits.max_requests:
             reason = f"more than {context.limits.max_requests} open requests"
             code = RequestErrorCode.EXCESSIVE_LOAD
             self.send_error(request, code, reason, retry_interval_ms=_LOAD_RETRY_MS)
+        elif surplus is not None:
+            self.send_error(request, RequestErrorCode.EXCESSIVE_LOAD, surplus)
         elif namespace.fields[:1] and namespace.fields[0] in _RESERVED:
             self.send_error(request, RequestErrorCode.DOES_NOT_EXIST, "reserved namespace")
         elif fault is not None:
             self.send_error(request, RequestErrorCode.INVALID_FILTER, fault)
         return request.is_over
+
+    def token_surplus(self, parameters: Parameters) -> str | None:
+        """Return why the tokens of a message are too many or too large, or None."""
+        return token_surplus(parameters.authorization_tokens, self._context.limits)
 
     def filter_fault(self, parameters: Parameters, filters: tuple[RangeFilter, ...]) -> str | None:
         """Return why the filters in force after a message are refused, or None."""

@@ -18,7 +18,7 @@ from kvcs.moqt.session.deadlines import Timer
 from kvcs.moqt.session.events import GoawayReceived, SetupComplete
 from kvcs.moqt.session.limits import Side
 from kvcs.moqt.session.message_stream import MessageStream
-from kvcs.moqt.session.tokens import TokenCache
+from kvcs.moqt.session.tokens import TokenCache, token_surplus
 from kvcs.moqt.wire.buffer import violation
 from kvcs.moqt.wire.goaway import Goaway
 from kvcs.moqt.wire.message import Message
@@ -135,6 +135,10 @@ class ControlStreams:
             _check_server_options(options)
         else:
             _check_client_options(options)
+        surplus = token_surplus(options.authorization_tokens, context.limits)
+        if surplus is not None:
+            reason = f"excessive load: {surplus}"
+            raise RemoteProtocolError(TerminationCode.INTERNAL_ERROR, reason)
         tokens = self._tokens.resolve_setup(options.authorization_tokens)
         context.peer_options = replace(options, authorization_tokens=tokens)
         context.deadlines.clear(Timer.SETUP, 0)

@@ -7,10 +7,11 @@ from typing import Final
 
 from kvcs.errors import RemoteProtocolError, TerminationCode
 from kvcs.moqt.codepoints import TokenAliasType
+from kvcs.moqt.session.limits import SessionLimits
 from kvcs.moqt.wire.buffer import violation
 from kvcs.moqt.wire.token import Token
 
-__all__ = ("TokenCache",)
+__all__ = ("TokenCache", "token_surplus")
 
 # What one stored token costs besides its value.
 _ENTRY_BYTES: Final = 16
@@ -35,13 +36,14 @@ class TokenCache:
             RemoteProtocolError: An alias is unknown, taken or beyond the size, or two
                 tokens of one message are the same.
         """
-        presented: list[Token] = []
+        # A message has room for ten thousand, so each is looked for by its hash.
+        presented: dict[Token, None] = {}
         for token in tokens:
             resolved = self._resolve(token)
             if resolved in presented:
                 raise violation("the same authorization token twice in one message")
             if resolved is not None:
-                presented.append(resolved)
+                presented[resolved] = None
         return tuple(presented)
 
     def resolve_setup(self, tokens: tuple[Token, ...]) -> tuple[Token, ...]:
@@ -88,6 +90,16 @@ class TokenCache:
         self._free_bytes -= _cost(token)
         self._tokens[alias] = _by_value(token)
         return self._tokens[alias]
+
+
+def token_surplus(tokens: tuple[Token, ...], limits: SessionLimits) -> str | None:
+    """Return why the tokens of one message are too many or too large, None if they are not."""
+    if len(tokens) > limits.max_request_tokens:
+        return f"{len(tokens)} authorization tokens, at most {limits.max_request_tokens}"
+    octets, most = sum(len(token.value) for token in tokens), limits.max_request_token_bytes
+    if octets > most:
+        return f"authorization tokens of {octets} octets, at most {most}"
+    return None
 
 
 def _cost(token: Token) -> int:

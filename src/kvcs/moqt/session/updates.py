@@ -90,8 +90,11 @@ class Updates:
         request.updates_received.append((update_id, parameters))
         request.filters = replace_filters(request.filters, parameters.range_filters)
         fault = self._requests.filter_fault(parameters, request.filters)
+        surplus = self._requests.token_surplus(parameters)
         prefix = parameters.track_namespace_prefix
-        if fault is not None:
+        if surplus is not None:
+            self._refuse(request, RequestErrorCode.EXCESSIVE_LOAD, surplus)
+        elif fault is not None:
             self._refuse(request, RequestErrorCode.INVALID_FILTER, fault)
         elif prefix is not None and self._overlaps(request, prefix):
             self._refuse(request, RequestErrorCode.PREFIX_OVERLAP, "prefixes overlap")
