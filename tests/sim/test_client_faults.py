@@ -678,3 +678,36 @@ def test_objects_of_two_publications_are_combined_only_if_both_are_deterministic
 
     assert verdict.complete == deterministic
     assert {gap.layer for gap in verdict.missing} == (set() if deterministic else {4})
+
+
+@pytest.mark.parametrize("liar", ["first", "second"])
+def test_publications_whose_lists_differ_are_not_combined_whatever_they_say(world, liar):
+    async def scenario():
+        here = world()
+        first = Shelf(here, deterministic=True)
+        second = Shelf(here, publication_id=b"q" * 16, deterministic=True)
+
+        def lie(made):
+            (name, blocks), *_ = made.items()
+            blocks[2] = second.payload(name.component, 4, 2, second.zeros(name.component, 4))
+
+        async with first.open():
+            for shelf in (first, second):
+                shelf.add_layers(range(4))
+                is_liar = (shelf is first) == (liar == "first")
+                shelf.add_layers([4], lie=lie if is_liar else None)
+                shelf.add_layers([5])
+            for name in DATA:
+                first.tracks.tracks[name].store.drop_group(4)
+            find = first.find
+            first.find = lambda track: find(track) or second.find(track)
+            async with first.consumer(ConsumerConfig(max_attempts=1)) as consumer:
+                candidates = (first.candidate(consumer), second.candidate(consumer))
+                async with consumer.retrieve(*candidates, timeout=60) as retrieval:
+                    async for layer in retrieval:
+                        assert here.is_equal(layer)
+                return retrieval.verdict
+
+    verdict = run(scenario())
+
+    assert {gap.layer for gap in verdict.missing} == {4}

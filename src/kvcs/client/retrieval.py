@@ -40,6 +40,7 @@ from kvcs.errors import (
     UnsupportedEncoding,
 )
 from kvcs.kv.manifest import Manifest
+from kvcs.kv.segment import Segment
 
 __all__ = ("Retrieval",)
 
@@ -363,16 +364,26 @@ class Retrieval:
 
 
 def _is_interchangeable(one: Manifest, other: Manifest | None) -> bool:
-    """Tell whether Objects of two publications may be combined in one segment."""
+    """Tell whether Objects of two publications may be combined in one segment.
+
+    Both say so of themselves, perhaps without being right: where their lists differ, they are not.
+    """
     if other is None or not (one.deterministic and other.deterministic):
         return False
-    if one.compat != other.compat:
+    if one.compat != other.compat or len(other.segments) != len(one.segments):
         return False
-    return [_cut(one, number) for number in range(len(one.segments))] == [
-        _cut(other, number) for number in range(len(other.segments))
+    return all(map(_is_alike, one.segments, other.segments))
+
+
+def _is_alike(one: Segment, other: Segment) -> bool:
+    cuts = [
+        (segment.first_block, segment.blocks, segment.block_keys_sha256, segment.tracks)
+        for segment in (one, other)
     ]
-
-
-def _cut(manifest: Manifest, number: int) -> tuple[object, ...]:
-    segment = manifest.segments[number]
-    return segment.first_block, segment.blocks, segment.block_keys_sha256, segment.tracks
+    if cuts[0] != cuts[1]:
+        return False
+    listed = [
+        (groups, other.object_digests.get(track, ()))
+        for track, groups in one.object_digests.items()
+    ]
+    return all(mine == theirs for pair in listed for mine, theirs in zip(*pair, strict=False))
