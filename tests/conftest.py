@@ -9,5 +9,7 @@ import tempfile
 _NOBODY = tempfile.mkdtemp(prefix="kvcs-tests-config-")
 atexit.register(shutil.rmtree, _NOBODY, ignore_errors=True)
 os.environ["XDG_CONFIG_HOME"] = _NOBODY
+# Files with keys are refused when others can read them.
+os.umask(0o077)
 for _name in ("KVCS_KEYS", "KVCS_KEYS_JSON"):
     os.environ.pop(_name, None)

@@ -127,7 +127,8 @@ def check_secure(security):
     names = [track["name"] for track in relay["tracks"]]
     assert [name.replace(".2e", ".") for name in names] == ["k.raw.s0", "manifest.cose", "v.raw.s0"]
     assert relay["objects_not_stored"] == 0
-    assert relay["found"] == []
+    assert relay["found"] == relay["not_found_although_there"] == []
+    assert relay["pieces_of_blocks"] == 240
 
 
 def test_relay_without_keys_sees_names_and_sizes_and_nothing_else():

@@ -13,6 +13,7 @@ from kvcs.cli._options import OUTPUT_FILE, Decorator, option
 from kvcs.client.config import ConsumerConfig, PublisherConfig
 from kvcs.errors import ConfigError
 from kvcs.keyring import KEYS_JSON_VARIABLE, KeyRing, default_directory, find_ring
+from kvcs.keyring.files import read_file
 from kvcs.kv.identity import ScopeKey, parse_scope_key
 from kvcs.kv.signing import TrustedProducers
 
@@ -83,14 +84,14 @@ def load_scope_key(path: Path) -> ScopeKey:
     """Read a scope key file.
 
     Raises:
-        ConfigError: The file cannot be read or holds no scope key.
+        ConfigError: The file cannot be read, others could read it, or it holds no scope key.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_KEY_FILE_BYTES)
-    except OSError as error:
-        got = f"{path}: {error.strerror}"
-        raise ConfigError("--scope-key-file", "a readable file", got) from error
+        content = read_file(path, max_bytes=_MAX_KEY_FILE_BYTES)
+    except ConfigError as error:
+        raise ConfigError("--scope-key-file", error.expected, error.got) from error
+    if content is None:
+        raise ConfigError("--scope-key-file", "a readable file", f"{path}: not there")
     return parse_scope_key(content)
 
 
@@ -141,6 +142,9 @@ def load_member(keys: Path | None, scope_key_file: Path | None) -> Member:
     if scope_key is None:
         expected = "a scope key: kvcs scope new makes one, --scope-key-file names one"
         raise ConfigError("key ring", expected)
+    if keys is not None and not ring.sets:
+        # Without keys nothing is demanded of anybody: not what is meant where a ring is named.
+        raise ConfigError("--keys", "a key ring with a key in it", str(keys))
     return Member(scope_key, ring)
 
 

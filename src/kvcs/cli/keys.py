@@ -265,9 +265,14 @@ def remove(output: Output, purpose: str, kid: str, **settings: Any) -> None:
       kvcs keys remove trusted 0cebf1bc9880748a
     """  # noqa: D301 - click reads the backslash
     directory = ring_directory(settings["keys"])
-    change_ring(directory, lambda ring: ring.removed(Purpose(purpose), kid))
+    kind = Purpose(purpose)
+    ring = change_ring(directory, lambda ring: ring.removed(kind, kid))
     output.result({"purpose": purpose, "kid": kid})
     output.text(f"{purpose} key {kid} is removed")
+    if kind in (Purpose.TRUSTED, Purpose.PRODUCER) and not ring.believed(Purpose.TRUSTED):
+        output.note("note: nobody is left to trust: kvcs fetch takes what anybody published")
+    if kind is Purpose.OBJECT and not ring.keys(kind):
+        output.note("note: no object key is left: Objects are published and taken in clear")
 
 
 @keys.command("list", cls=Command)

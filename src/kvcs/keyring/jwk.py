@@ -202,7 +202,7 @@ def parse_jwk_set(value: JsonValue, where: str, limits: JwkLimits | None = None)
     """Make a set of keys of the members of RFC 7517, Section 5; ``current`` names one of them.
 
     Raises:
-        ConfigError: A key cannot be used, too many, a kid twice, or no such current key.
+        ConfigError: A key cannot be used, none or too many, or no such current key.
     """
     limits = limits or JwkLimits()
     try:
@@ -211,6 +211,9 @@ def parse_jwk_set(value: JsonValue, where: str, limits: JwkLimits | None = None)
         current = members.take("current", str) if "current" in members else ""
     except ValueError as error:
         raise ConfigError(where, _EXPECTED, str(error)) from None
+    if not texts:
+        # Who believes nobody and who was handed no key are not the same: this would read as both.
+        raise ConfigError(where, "at least one key", "an empty set")
     if len(texts) > limits.max_keys:
         raise ConfigError(where, f"at most {limits.max_keys} keys", str(len(texts)))
     keys = tuple(parse_jwk(text, f"{where}: key {index}") for index, text in enumerate(texts))

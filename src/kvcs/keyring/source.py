@@ -34,16 +34,27 @@ def find_ring(path: Path | None, environment: Mapping[str, str]) -> KeyRing:
         ConfigError: What was named is not there, somebody else could read or change it, it
             holds no ring, or a ring was named twice.
     """
-    text = environment.get(KEYS_JSON_VARIABLE, "")
+    text = environment.get(KEYS_JSON_VARIABLE)
+    if text is not None and not text.strip():
+        # Whoever hands over the ring failed to: without it nothing would be demanded of anybody.
+        raise ConfigError(KEYS_JSON_VARIABLE, "a key ring, or no such variable", "nothing in it")
     if path is None:
-        if text:
-            return decode_ring(text.encode(errors="surrogateescape"), KEYS_JSON_VARIABLE)
+        if text is not None:
+            ring = decode_ring(text.encode(errors="surrogateescape"), KEYS_JSON_VARIABLE)
+            return _with_keys(ring, KEYS_JSON_VARIABLE)
         return load_ring(default_directory(environment)) or KeyRing()
-    if text:
+    if text is not None:
         raise ConfigError(KEYS_JSON_VARIABLE, "no directory or file with keys beside it")
     if path.exists() and not path.is_dir():
-        return load_ring_file(path)
+        return _with_keys(load_ring_file(path), str(path))
     ring = load_ring(path)
     if ring is None:
         raise ConfigError("key ring", "a directory or a file", f"{path}: not there")
+    return ring
+
+
+def _with_keys(ring: KeyRing, where: str) -> KeyRing:
+    """Refuse a ring without keys: with it, nothing would be demanded of anybody."""
+    if not ring.sets:
+        raise ConfigError(where, "a key ring with a key in it", "none")
     return ring

@@ -240,3 +240,51 @@ def test_no_command_takes_a_secret_as_a_value(kvcs_run):
         _, out, _ = kvcs_run("keys", name, "--help")
 
         assert not re.search(r"--(secret|key|private)\b", out)
+
+
+@pytest.mark.usefixtures("ring")
+def test_people_are_told_that_nobody_is_left_to_trust_and_nothing_is_sealed(
+    tmp_path, kvcs_run, kvcs_json, monkeypatch
+):
+    kvcs_json("keys", "export", "member", tmp_path / "b.json")
+    monkeypatch.setenv("KVCS_KEYS", str(tmp_path / "other"))
+    taken = kvcs_json("keys", "import", tmp_path / "b.json")["keys"]
+
+    notes = {
+        (key["purpose"], number): kvcs_run("keys", "remove", key["purpose"], key["kid"])[2]
+        for purpose in ("trusted", "object")
+        for number, key in enumerate(
+            # The object key in use goes last.
+            sorted(
+                (key for key in taken if key["purpose"] == purpose),
+                key=lambda key: key["state"] == "current" and purpose == "object",
+            )
+        )
+    }
+
+    assert {place for place, note in notes.items() if note} == {("trusted", 1), ("object", 1)}
+    assert "nobody is left to trust" in notes["trusted", 1]
+    assert "in clear" in notes["object", 1]
+
+
+def test_a_ring_that_is_named_and_empty_is_not_used(directory, tmp_path, kvcs_run):
+    directory.mkdir(mode=0o700)
+    key = tmp_path / "scope.key"
+    key.write_text("5c" * 32)
+
+    code, _, err = kvcs_run("inspect", "moqt://127.0.0.1:1/", "--scope-key-file", key)
+
+    assert code == 2
+    assert "a key ring with a key in it" in err
+
+
+def test_a_scope_key_file_that_others_can_read_is_refused(tmp_path, kvcs_run):
+    key = tmp_path / "scope.key"
+    kvcs_run("scope", "new", key)
+    assert kvcs_run("scope", "show", "--scope-key-file", key)[0] == 0
+    key.chmod(0o644)
+
+    code, _, err = kvcs_run("scope", "show", "--scope-key-file", key)
+
+    assert code == 2
+    assert f"chmod 600 {key}" in err

@@ -135,3 +135,15 @@ def test_ring_comes_in_a_file_or_through_a_pipe(tmp_path, ring):
         find_ring(path, {})
     with pytest.raises(ConfigError, match="not there"):
         load_ring_file(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("text", ["", " \n", "{}", '{"trusted": {"keys": []}}'])
+def test_ring_that_was_to_be_handed_over_and_has_no_keys_is_refused(tmp_path, text):
+    # Without keys nothing is demanded of anybody, and nobody would see what went wrong.
+    with pytest.raises(ConfigError, match="KVCS_KEYS_JSON"):
+        find_ring(None, {KEYS_JSON_VARIABLE: text})
+
+    path = tmp_path / "ring.json"
+    write_file(path, text.encode())
+    with pytest.raises(ConfigError, match=r"ring\.json"):
+        find_ring(path, {})

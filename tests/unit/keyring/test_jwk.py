@@ -143,6 +143,7 @@ def test_set_keeps_the_order_and_names_the_current_key():
         {"keys": {}},
         {"keys": [1]},
         {"keys": [{"kty": "RSA", "n": "AQ", "e": "AQAB"}]},
+        {"keys": []},
         {"keys": [], "current": "a"},
         {"keys": [], "current": 1},
     ],

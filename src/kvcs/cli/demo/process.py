@@ -27,6 +27,7 @@ __all__ = ("NodeFailed", "NodeProcess")
 _THREADS: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 # Seconds that a process gets to end by itself once its job is done.
 _STOP_TIMEOUT: Final = 5.0
+_DEBUG: Final = "KVCS_DEBUG"
 _KEPT_LINES: Final = 40
 
 
@@ -185,4 +186,10 @@ def _environment() -> dict[str, str]:
     what is done in seconds.
     """
     threads = str(max(1, (os.cpu_count() or 2) // 2))
-    return {**dict.fromkeys(_THREADS, threads), **os.environ}
+    # What is set for the commands of a user is not meant for the parties of the demo, keys least.
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("KVCS_") or name == _DEBUG
+    }
+    return {**dict.fromkeys(_THREADS, threads), **own}

@@ -20,6 +20,7 @@ from kvcs.keyring import (
     change_ring,
     encode_ring,
     load_ring,
+    load_ring_file,
     new_object_key,
     new_pair,
     new_secret,
@@ -51,7 +52,6 @@ class Provision:
         producer_token: Token of the publisher.
         consumer_token: Token of the consumers.
         foreign_token: Token for everything in another scope.
-        relay_purposes: What the relay's keys are for.
     """
 
     publisher: Path
@@ -60,7 +60,18 @@ class Provision:
     producer_token: Path
     consumer_token: Path
     foreign_token: Path
-    relay_purposes: tuple[str, ...]
+
+    def relay_keys(self) -> tuple[str, ...]:
+        """Return what the keys are for that the relay reads; a secret one is marked as such.
+
+        Raises:
+            ConfigError: Its ring cannot be read.
+        """
+        ring = load_ring_file(self.relay)
+        return tuple(
+            f"{purpose} (secret)" if any(key.is_secret for key in keys.keys) else str(purpose)
+            for purpose, keys in ring.sets.items()
+        )
 
     def secrets(self) -> dict[str, bytes]:
         """Return what the relay must not have, by name.
@@ -112,7 +123,6 @@ def provide(directory: Path) -> Provision:
         producer_token=directory / "producer.token",
         consumer_token=directory / "consumer.token",
         foreign_token=directory / "foreign.token",
-        relay_purposes=tuple(map(str, relay.sets)),
     )
 
 

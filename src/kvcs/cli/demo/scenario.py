@@ -275,15 +275,22 @@ class Scenario:
             await asyncio.sleep(_LOOK_AGAIN)
             counters = await self._statistics(relay)
         self._board.note("searching everything that the relay has stored")
+        key_id = int(sealer.kid)
         wanted, findings = await asyncio.to_thread(
-            look_for_secrets, self._directory / _DISK, provision, ready, self._samples
+            look_for_secrets,
+            self._directory / _DISK,
+            provision,
+            ready,
+            self._samples,
+            publication=name,
+            key_id=key_id,
         )
         return SecurityReport(
             signed_by=signer.kid,
-            key_id=int(sealer.kid),
+            key_id=key_id,
             authenticated=all(it.retrieved and it.retrieved.authenticated for it in everyone),
             relay=counters,
-            relay_keys=provision.relay_purposes,
+            relay_keys=provision.relay_keys(),
             refused=refused,
             wanted=wanted,
             findings=findings,

@@ -1,8 +1,10 @@
 """What ``kvcs demo --secure`` shows besides: what the relay saw, and whom it turned away.
 
 The relay stores everything that passes it. When all is over, everything that it has stored is
-searched for what it must not have: pieces of every published block, the tokens of the prompt, the
-digests by which the manifest names the model, and every secret of the parties.
+searched for what it must not have: pieces of the published blocks, the tokens of the prompt, the
+digests by which the manifest names the model, and every secret of the parties. What it must have,
+the Publication ID and the Key ID of sealed Objects, is searched for as well: a search that does not
+find these has not looked.
 """
 
 import asyncio
@@ -22,20 +24,40 @@ from kvcs.errors import RequestErrorCode, RequestFailed
 from kvcs.kv.descriptor import Descriptor
 from kvcs.kv.layout import Layout
 from kvcs.kv.naming import PROTOCOL_FIELD, SIGNED_MANIFEST, Component, PublicationName
+from kvcs.kv.sealing import KEY_ID_PROPERTY
 from kvcs.moqt.session.actions import RequestId
 from kvcs.moqt.wire.parameters import Parameters
 from kvcs.names import TrackNamespace
+from kvcs.varint import encode_vi64
 
-__all__ = ("SecurityReport", "block_samples", "look_for_secrets", "try_strangers")
+__all__ = ("SecurityReport", "Wanted", "block_samples", "look_for_secrets", "try_strangers")
 
 # Octets of a block that are looked for. Long enough that chance does not make them twice.
 _SAMPLE_BYTES: Final = 32
 _LEAST_VALUES: Final = 8
 _SAMPLE_TOKENS: Final = 8
 _NAME_LETTERS: Final = 60
+# Names of what was found that are shown to people; --json has all.
+_SHOWN_FINDINGS: Final = 8
 _STRANGER_WAIT: Final = 10.0
+_SEALED: Final = "Key ID of sealed Objects"
 # How a list of tokens may lie in a file.
 _PACKINGS: Final = (("<", "I"), (">", "I"), ("<", "q"), (">", "q"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is looked for, each by its name in all its forms.
+
+    Attributes:
+        secret: What the relay must not have.
+        present: What it must have.
+        pieces: How many of the secret things are pieces of blocks.
+    """
+
+    secret: Mapping[str, tuple[bytes, ...]]
+    present: Mapping[str, tuple[bytes, ...]]
+    pieces: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +71,7 @@ class SecurityReport:
         relay: What the relay counted and could see.
         relay_keys: What the relay's keys are for.
         refused: What strangers were answered, by what they tried.
-        wanted: How many things were looked for in what the relay stored.
+        wanted: What was looked for in what the relay stored.
         findings: Where, and what was found.
     """
 
@@ -59,20 +81,37 @@ class SecurityReport:
     relay: RelayCounters
     relay_keys: tuple[str, ...]
     refused: Mapping[str, str]
-    wanted: int
+    wanted: Wanted
     findings: Findings
+
+    @property
+    def found(self) -> list[str]:
+        """Names of what the relay stored and must not have."""
+        return sorted(self.findings.found & self.wanted.secret.keys())
+
+    @property
+    def not_found(self) -> list[str]:
+        """Names of what it must have stored, and the search did not find."""
+        return sorted(self.wanted.present.keys() - self.findings.found)
 
     @property
     def holds(self) -> bool:
         """Nothing was found, everything was looked at, strangers got nothing."""
-        looked_at_all = self.relay.objects_on_disk > 0 and not self.relay.objects_dropped
+        stored = sum(track.size_bytes for track in self.relay.tracks)
+        looked_at_all = (
+            self.relay.objects_on_disk > 0
+            and not self.relay.objects_dropped
+            and self.findings.size_bytes >= stored > 0
+            and self.wanted.pieces > 0
+            and not self.not_found
+        )
         refusal = RequestErrorCode.UNAUTHORIZED.name
-        is_closed = all(answer == refusal for answer in self.refused.values())
+        is_closed = bool(self.refused) and set(self.refused.values()) == {refusal}
         return (
             self.authenticated
             and looked_at_all
             and is_closed
-            and not self.findings.found
+            and not self.found
             and set(self.relay_keys) == {"verifier"}
         )
 
@@ -100,14 +139,20 @@ class SecurityReport:
                 "objects_stored": self.relay.objects_on_disk,
                 "objects_not_stored": self.relay.objects_dropped,
                 "bytes_stored": self.findings.size_bytes,
-                "searched_for": self.wanted,
-                "found": sorted(self.findings.found),
+                "searched_for": len(self.wanted.secret),
+                "pieces_of_blocks": self.wanted.pieces,
+                "found": self.found,
+                "not_found_although_there": self.not_found,
             },
         }
 
     def lines(self) -> list[str]:
         """Return what a person is told."""
-        found = ", ".join(sorted(self.findings.found)) or "none of them"
+        found = ", ".join(self.found[:_SHOWN_FINDINGS]) or "none of them"
+        if (more := len(self.found) - _SHOWN_FINDINGS) > 0:
+            found = f"{found}, and {more} more"
+        is_sealed = _SEALED not in self.not_found
+        sealed = f"sealed with key {self.key_id}" if is_sealed else "NOT SEALED"
         size = f"{format_bytes(self.findings.size_bytes)} in {self.findings.files} files"
         return [
             "What the relay could see:",
@@ -119,12 +164,17 @@ class SecurityReport:
             ),
             f"  {self.relay.sessions} sessions, when they came and what they asked for",
             f"and stored: {self.relay.objects_on_disk} Objects, {size}.",
-            f"Looked in there for {self.wanted} things that it must not have: found {found}.",
-            "  pieces of every block, tokens, digests of the model, keys and tokens of the others",
-            f"Its own keys are public and for one thing: {', '.join(self.relay_keys)}.",
+            (
+                f"Looked in there for {len(self.wanted.secret)} things that it must not have: "
+                f"found {found}."
+            ),
+            f"  {self.wanted.pieces} pieces of blocks, tokens, model digests, keys, others' tokens",
+            "Looked for what it must have as well: "
+            + (f"{', '.join(self.not_found)} NOT FOUND." if self.not_found else "found all of it."),
+            f"Its own keys, by what they are for: {', '.join(self.relay_keys)}.",
             "Strangers who know the whole name were answered:",
             *_answers(self.refused),
-            f"Signed by {self.signed_by}, sealed with key {self.key_id}: "
+            f"Signed by {self.signed_by}, {sealed}: "
             + ("every consumer verified it." if self.authenticated else "NOT VERIFIED BY ALL."),
         ]
 
@@ -163,22 +213,35 @@ def block_samples(layout: Layout, layer_index: int, k: Buffer, v: Buffer) -> lis
 
 
 def look_for_secrets(
-    directory: Path, provision: Provision, ready: Ready, samples: Mapping[str, str]
-) -> tuple[int, Findings]:
-    """Search what the relay stored; return for how many things, and what was found.
+    directory: Path,
+    provision: Provision,
+    ready: Ready,
+    samples: Mapping[str, str],
+    *,
+    publication: PublicationName,
+    key_id: int,
+) -> tuple[Wanted, Findings]:
+    """Search what the relay stored; return for what, and what was found.
 
     Args:
         directory: Where the relay stores.
         provision: Who has which keys.
         ready: The prompt and the descriptor.
         samples: Pieces of blocks in hex, by name.
+        publication: The publication.
+        key_id: Key ID of the object key.
     """
     wanted = {name: forms(octets) for name, octets in provision.secrets().items()}
     wanted |= {f"piece of {name}": (bytes.fromhex(text),) for name, text in samples.items()}
     wanted |= _prompt(ready)
     for path in (provision.producer_token, provision.consumer_token):
         wanted[f"file {path.name}"] = forms(path.read_bytes())
-    return len(wanted), search(directory, wanted)
+    present = {
+        "Publication ID": forms(publication.publication_id),
+        _SEALED: (encode_vi64(KEY_ID_PROPERTY) + encode_vi64(key_id),),
+    }
+    every = Wanted(secret=wanted, present=present, pieces=len(samples))
+    return every, search(directory, {**wanted, **present})
 
 
 def _prompt(ready: Ready) -> dict[str, tuple[bytes, ...]]:

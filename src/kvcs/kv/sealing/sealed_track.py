@@ -245,7 +245,9 @@ class TrackOpener:
         ciphers = self._of(key_id)
         if not ciphers:
             raise _refused(SealReason.UNKNOWN_KEY, f"no object key has Key ID {key_id}")
-        if self._failures.get(key_id, 0) >= ciphers[0].key.suite.max_failures:
+        # Each failure was one of every key with that ID: the weakest one decides.
+        limit = min(cipher.key.suite.max_failures for cipher in ciphers)
+        if self._failures.get(key_id, 0) >= limit:
             raise _refused(SealReason.EXHAUSTED, f"too many failures with Key ID {key_id}")
         if sealed.object_id <= MAX_OBJECT_ID:
             for cipher in ciphers:
