@@ -190,6 +190,12 @@ _HINTS: Final[dict[type[KvcsError], str]] = {
     DataError: "Nothing of it was used; fetch or make it again.",
 }
 
+# How errors about key rings name what is wrong: "key ring", "scope key", "object key 7".
+_RING_KEYS: Final = ("key ring", "scope key", "producer key", "object key", "token key")
+_RING_HINT: Final = (
+    "kvcs keys list shows the ring that is used, --keys names another one; kvcs keys --help says "
+    "how it is made and changed."
+)
 _EXPIRED_HINT: Final = (
     "Ask for a new token (kvcs token mint), and write it into the file that --token-file names."
 )
@@ -303,4 +309,6 @@ def hint(error: KvcsError) -> str:
         if error.code == RequestErrorCode.EXPIRED_AUTH_TOKEN:
             return _EXPIRED_HINT
         return _REQUEST_HINTS.get(exit_code(error), "")
+    if isinstance(error, ConfigError) and error.key.endswith(_RING_KEYS):
+        return _RING_HINT
     return next((_HINTS[cls] for cls in type(error).__mro__ if cls in _HINTS), "")

@@ -103,6 +103,8 @@ def test_every_error_class_finds_a_code():
     ("error", "words"),
     [
         (ConfigError("key", "a value"), "--help"),
+        (ConfigError("key ring", "a scope key"), "kvcs keys list"),
+        (ConfigError("--keys", "a directory"), "--help"),
         (NotFound("x"), "scope key"),
         (NotFound("x"), "starts with the whole publication"),
         (NotFound("x"), "--wait"),
