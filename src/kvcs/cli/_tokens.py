@@ -8,6 +8,7 @@ import asyncio
 import base64
 import binascii
 import logging
+import os
 import re
 import stat
 from collections.abc import AsyncGenerator, Callable
@@ -67,12 +68,15 @@ def read_tokens(path: Path | None, key: str) -> tuple[Token, ...]:
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_TOKEN_BYTES + 1)
+            mode = os.fstat(file.fileno()).st_mode
     except OSError as error:
         got = f"{path}: {error.strerror}"
         raise ConfigError(key, "a file that can be read", got) from error
     if not 0 < len(content.strip()) <= _MAX_TOKEN_BYTES:
         expected = f"a token of 1..{_MAX_TOKEN_BYTES} octets"
         raise ConfigError(key, expected, str(path))
+    if stat.S_ISREG(mode) and mode & stat.S_IROTH:
+        _logger.warning("everybody on this machine can read the token in %s: chmod 600", path)
     cwt = decode_token(content)
     if cwt is None:
         return (Token.use_value(content.strip()),)

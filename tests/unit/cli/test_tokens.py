@@ -124,3 +124,15 @@ def test_stamp_of_what_cannot_be_read_twice_is_empty(tmp_path):
     os.mkfifo(tmp_path / "pipe")
 
     assert stamp(tmp_path / "pipe") == stamp(tmp_path) == ()
+
+
+def test_a_token_that_everybody_can_read_is_used_and_warned_of(tmp_path, caplog):
+    path = tmp_path / "token"
+    path.write_bytes(token())
+    path.chmod(0o600)
+    read_tokens(path, "--token-file")
+    assert not caplog.records
+
+    path.chmod(0o644)
+    assert read_tokens(path, "--token-file")
+    assert "everybody on this machine can read the token" in caplog.text

@@ -118,18 +118,17 @@ class _Follower:
                 async with asyncio.timeout(self._interval):
                     await self._asked.wait()
             except TimeoutError:
-                if stamp(self._path) in (self._seen, ()):
+                if stamp(self._path) == self._seen:
                     continue
             self._asked.clear()
             self._look()
 
     def _look(self) -> None:
-        seen = stamp(self._path)
-        if not seen:
+        self._seen = stamp(self._path)
+        if not self._seen:
             # To open a pipe that nobody writes to would hold up the relay.
             _logger.warning("the keys stay as they were: no file to read again: %s", self._path)
             return
-        self._seen = seen
         try:
             keys = token_keys(self._path)
         except ConfigError as error:

@@ -278,3 +278,16 @@ def test_keys_that_cannot_even_be_looked_for_are_an_error_in_the_settings(tmp_pa
         token_keys(tmp_path / ("x" * 300))
 
     assert error.value.key == "authorization.keys (--token-keys)"
+
+
+async def test_keys_that_are_gone_stay_and_are_warned_of_once(settings_of, ring_of, key, caplog):
+    path = ring_of("set", key)
+    settings = settings_of('[authorization]\npolicy = "c4m"\nkeys = "keys"\nreload_interval="20ms"')
+    relay = FakeRelay(policy(settings))
+    async with following_files(relay, settings):
+        path.unlink()
+        await until(lambda: "the keys stay as they were" in caplog.text)
+        await asyncio.sleep(0.1)
+
+    assert caplog.text.count("the keys stay as they were") == 1
+    assert not relay.reviews
