@@ -30,7 +30,7 @@ from tests.attacks.test_mutated_publications import (
 from tests.attacks.test_mutated_sealed_publications import change_a_priority, change_properties
 
 from kvcs.client import ConsumerConfig, PublisherConfig
-from kvcs.client.opening import sealed_payload
+from kvcs.client.opening import clear_payload
 from kvcs.cose import encode_sign1, open_sign1
 from kvcs.errors import DataError
 from kvcs.kv.sealing import ObjectKeys, TrackOpener, TrackSealer
@@ -76,7 +76,7 @@ def clear_manifest(copy, obj):
     if not is_sealed(copy):
         return obj.payload
     opener = TrackOpener(ObjectKeys([OBJECT_KEY]), copy.name.track(copy.manifest_name))
-    return bytes(opener.open(sealed_payload(obj, obj.payload, KEY_ID_PROPERTY)))
+    return bytes(clear_payload(obj, opener, KEY_ID_PROPERTY))
 
 
 # Lies of whoever has the object key.
