@@ -34,7 +34,6 @@ from kvcs.client.opening import clear_payload
 from kvcs.cose import encode_sign1, open_sign1
 from kvcs.errors import DataError
 from kvcs.kv.sealing import ObjectKeys, TrackOpener, TrackSealer
-from kvcs.names import Location
 from kvcs.testing import LinkProfile, MemoryNetwork, run
 
 PART = 50
@@ -66,9 +65,7 @@ def replace_payload(copy, track, obj, clear):
     """Put a payload in the place of another, sealed as all are."""
     if is_sealed(copy):
         sealer = TrackSealer(OBJECT_KEY, copy.name.track(track))
-        clear = sealer.seal(
-            Location(obj.group_id, obj.object_id), obj.publisher_priority, bytes(clear)
-        )
+        clear = sealer.seal(obj.group_id, obj.object_id, obj.publisher_priority, bytes(clear))
     copy.replace(track, obj, payload=clear)
 
 
