@@ -403,8 +403,10 @@ def test_publications_without_number_are_bounded():
     liar = Flooding(Copy.genuine())
     outcome = attack(liar, discovering=True)
 
+    # Each that is noted may be the one that a trusted producer signed, so each is asked for its
+    # manifest: both tracks, by SUBSCRIBE and by FETCH.
     assert isinstance(outcome.error, RequestFailed | ManifestError)
-    assert len(liar.asked) < 50
+    assert len(liar.asked) <= 4 * ConsumerConfig().max_candidates + 10
 
 
 def test_publication_of_another_model_is_an_error():
