@@ -29,7 +29,8 @@ CONSUMER_KEYS = {
     "first_layer_s",
     "last_layer_s",
 }
-MARK = "KVCS_TEST_MARK"
+# Not named KVCS_: the demo does not hand settings of kvcs to its processes.
+MARK = "DEMO_TEST_MARK"
 
 
 def marked_processes(mark):
