@@ -120,10 +120,10 @@ def test_refused_requests_are_named_and_stop_nothing_else(action, outcome, rows)
     assert "UNAUTHORIZED" in findings[min(rows)].text
 
 
-def test_relay_that_nobody_may_publish_to_is_unsuitable_and_told_at_once():
+def test_relay_that_refuses_to_take_a_publication_is_not_judged_and_told_at_once():
     findings, outcome, _, elapsed = examined(authorize=refusing(AccessAction.PUBLISH_NAMESPACE))
 
-    assert outcome is Outcome.UNSUITABLE
+    assert outcome is Outcome.REFUSED
     assert findings["announce"].grade is Grade.BAD
     assert "UNAUTHORIZED" in findings["announce"].text
     assert findings["live"].text == "needs PUBLISH_NAMESPACE"
