@@ -4,7 +4,8 @@ import asyncio
 import json
 import socket
 import sys
-from contextlib import asynccontextmanager
+import time
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from tests.integration.model import BLOCK_TOKENS, small_model
@@ -242,6 +243,22 @@ async def test_relay_killed_in_mid_production_serves_what_it_had_and_no_more(rel
     assert not verdict.rejected
 
 
+def wait_until_written(directory, *, quiet=1.0):
+    """Wait until nothing below a directory has changed for a while, in bounded time."""
+    deadline = time.monotonic() + 30
+    seen, since = None, time.monotonic()
+    while time.monotonic() - since < quiet:
+        assert time.monotonic() < deadline
+        now = set()
+        for path in directory.rglob("*"):
+            with suppress(FileNotFoundError):  # renamed meanwhile
+                file = path.stat()
+                now.add((file.st_ino, file.st_size, file.st_mtime_ns))
+        if now != seen:
+            seen, since = now, time.monotonic()
+        time.sleep(0.05)
+
+
 def test_command_line_finds_a_publication_again_after_its_relay_was_killed(tmp_path):
     (tmp_path / "scope.key").write_text("5c" * 32)
     port = free_port()
@@ -260,9 +277,9 @@ def test_command_line_finds_a_publication_again_after_its_relay_was_killed(tmp_p
         ):
             assert consumer.wait(60) == 0, consumer.stderr.read()
             assert publisher.wait(60) == 0, publisher.stderr.read()
-        # What is written a moment later is on its way now.
         with process(*fetch, tmp_path / "two.safetensors") as consumer:
             assert consumer.wait(60) == 0, consumer.stderr.read()
+        wait_until_written(tmp_path / "cache")
         running.kill()
     with process(*relay) as running:
         first_line(running)
