@@ -29,6 +29,7 @@ __all__ = (
     "NotAuthentic",
     "ProtocolError",
     "PublishDoneCode",
+    "RefusedData",
     "RemoteProtocolError",
     "RequestErrorCode",
     "RequestFailed",
@@ -301,6 +302,23 @@ class KeyMismatch(DataError):
     """Identifiers disagree: another model, another scope, or other tokens."""
 
 
+class RefusedData(DataError):
+    """Data that a check refuses, with the check's name.
+
+    Attributes:
+        reason: Short fixed word for counters, for example ``"digest"``.
+        text: What is wrong, in words; never a secret.
+    """
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(reason, text)
+        self.reason = reason
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.reason})"
+
+
 class KeyMissing(DataError):
     """Objects are sealed with an object key that is not held.
 
@@ -316,57 +334,20 @@ class KeyMissing(DataError):
         return f"the publication is sealed: the object key with Key ID {self.key_id} is needed"
 
 
-class IntegrityError(DataError):
-    """A digest or a header does not match the bytes.
-
-    Attributes:
-        reason: Short fixed word for counters, for example ``"digest"``.
-    """
-
-    def __init__(self, reason: str, text: str) -> None:
-        super().__init__(reason, text)
-        self.reason = reason
-        self.text = text
-
-    def __str__(self) -> str:
-        return f"{self.text} ({self.reason})"
+class IntegrityError(RefusedData):
+    """A digest or a header does not match the bytes."""
 
 
 class ManifestError(DataError):
     """A manifest cannot be parsed, breaks a limit, or contradicts what is known."""
 
 
-class NotAuthentic(DataError):
-    """Nobody who is trusted made these bytes: no signature or tag of a known key is on them.
-
-    Attributes:
-        reason: Short fixed word for counters, for example ``"signature"``.
-    """
-
-    def __init__(self, reason: str, text: str) -> None:
-        super().__init__(reason, text)
-        self.reason = reason
-        self.text = text
-
-    def __str__(self) -> str:
-        return f"{self.text} ({self.reason})"
+class NotAuthentic(RefusedData):
+    """Nobody who is trusted made these bytes: no signature or tag of a known key is on them."""
 
 
-class TokenRefused(DataError):
-    """An authorization token cannot be used here, or not now.
-
-    Attributes:
-        reason: Short fixed word for counters, for example ``"expired"``.
-        text: Why; never the token.
-    """
-
-    def __init__(self, reason: str, text: str) -> None:
-        super().__init__(reason, text)
-        self.reason = reason
-        self.text = text
-
-    def __str__(self) -> str:
-        return f"{self.text} ({self.reason})"
+class TokenRefused(RefusedData):
+    """An authorization token cannot be used here, or not now."""
 
 
 class UnsupportedEncoding(DataError):

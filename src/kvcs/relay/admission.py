@@ -13,7 +13,6 @@ which nothing ever appears.
 Source: MOQT draft 22, Sections 3.6, 4.2.1, 8.9 and 15; KVCS, "Relay Considerations".
 """
 
-from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -33,13 +32,10 @@ from kvcs.moqt.session.events import (
 from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay.auth import Access, AccessAction, Authorize, Decision, Grant
 from kvcs.relay.config import RelayLimits
-from kvcs.relay.journal import Journal
 from kvcs.relay.namespaces import reserved_code
 from kvcs.relay.peer import Peer
 from kvcs.relay.refusal import NOBODY_CAME, NOT_FOUND, Refusal
-from kvcs.relay.review import Review
-from kvcs.relay.statistics import Metrics
-from kvcs.relay.tracks import Track
+from kvcs.relay.review import Host, Review
 
 __all__ = ("Admission", "NamespaceRequest", "TrackRequest")
 
@@ -59,26 +55,8 @@ _ACTIONS: Final[dict[type[Event], AccessAction]] = {
 }
 
 
-class _Host(Protocol):
+class _Host(Host, Protocol):
     """What admission needs of the relay around it."""
-
-    @property
-    def metrics(self) -> Metrics:
-        """Counters."""
-        ...
-
-    @property
-    def journal(self) -> Journal:
-        """What happens, for the log."""
-        ...
-
-    def peers(self) -> Iterable[Peer]:
-        """Return the open sessions."""
-        ...
-
-    def tracks_below(self, prefix: TrackNamespace) -> list[Track]:
-        """Return the Tracks with any state in a namespace or below it."""
-        ...
 
     def relay_authorized(self, relay: Peer, *, now: float) -> None:
         """Note that a relay presented other tokens."""
@@ -87,14 +65,6 @@ class _Host(Protocol):
     @property
     def limits(self) -> RelayLimits:
         """Bounds."""
-        ...
-
-    def refuse(self, peer: Peer, request_id: RequestId, refusal: Refusal, *, now: float) -> None:
-        """Answer a request with REQUEST_ERROR."""
-        ...
-
-    def schedule(self, deadline: float, alarm: Callable[[float], None]) -> None:
-        """Call `alarm` with the time when `deadline` has passed."""
         ...
 
 

@@ -28,13 +28,13 @@ from kvcs.relay.refusal import Refusal
 from kvcs.relay.statistics import Metrics
 from kvcs.relay.tracks import Track
 
-__all__ = ("Review",)
+__all__ = ("Host", "Review")
 
 _GRID: Final = 0.25
 _RESET: Final = StreamResetCode.EXPIRED_AUTH_TOKEN
 
 
-class _Host(Protocol):
+class Host(Protocol):
     """What reviewing needs of the relay around it."""
 
     @property
@@ -69,7 +69,7 @@ class Review:
 
     __slots__ = ("_due", "_host", "_judge")
 
-    def __init__(self, host: _Host, judge: Callable[[Peer, Access], Decision]) -> None:
+    def __init__(self, host: Host, judge: Callable[[Peer, Access], Decision]) -> None:
         """Have nothing to decide yet.
 
         Args:

@@ -19,9 +19,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Protocol
+from typing import Protocol
 
-from kvcs.errors import LocalProtocolError, RequestErrorCode
+from kvcs.errors import LocalProtocolError
 from kvcs.moqt.session.actions import RequestId
 from kvcs.moqt.session.events import (
     Event,
@@ -36,16 +36,9 @@ from kvcs.relay.admission import Admission
 from kvcs.relay.config import RelayLimits
 from kvcs.relay.namespaces import PeerId, Route
 from kvcs.relay.peer import Peer
+from kvcs.relay.prefix_requests import PrefixRequests, retry_wait
 
 __all__ = ("TrackInterest",)
-
-# Prefixes that differ in their last field only, above which what they share is asked for.
-_MAX_SIBLINGS: Final = 16
-# The first two fields of a namespace are the least that is asked for when prefixes are merged:
-# who may see what is decided by them (KVCS, "Relay Considerations").
-_MIN_MERGED_FIELDS: Final = 2
-# A prefix that replaced others can reach a relay before their cancellation.
-_OVERLAP_RETRY: Final = 0.25
 
 type OnSkipped = Callable[[Peer, FullTrackName, float], None]
 """Called with the relay that could not publish a Track, the Track and the time."""
@@ -93,23 +86,13 @@ class _Neighbour:
         peer: Its session.
         wanted: What it wants itself.
         requests: What it is asked for.
-        refused: Prefixes that it refused.
         lacks_right: It was not asked for something since it may not publish it.
     """
 
     peer: Peer
     wanted: Counter[TrackNamespace] = field(default_factory=Counter[TrackNamespace])
-    requests: dict[TrackNamespace, _Request] = field(default_factory=dict[TrackNamespace, _Request])
-    refused: set[TrackNamespace] = field(default_factory=set[TrackNamespace])
+    requests: PrefixRequests[_Request] = field(default_factory=PrefixRequests[_Request])
     lacks_right: bool = False
-
-    def covering(self, prefix: TrackNamespace) -> _Request | None:
-        """Return the request that covers a prefix."""
-        for length in range(len(prefix) + 1):
-            request = self.requests.get(TrackNamespace(prefix.fields[:length]))
-            if request is not None:
-                return request
-        return None
 
 
 class TrackInterest:
@@ -163,7 +146,7 @@ class TrackInterest:
         wish = self._wishes[route] = _Wish(prefix, forward)
         self._count(route, wish, 1)
         for neighbour in tuple(self._neighbours.values()):
-            neighbour.refused.discard(prefix)
+            neighbour.requests.refused.discard(prefix)
             self._cover(neighbour, wish, now)
 
     def forget(self, route: Route, *, now: float) -> None:
@@ -195,19 +178,15 @@ class TrackInterest:
         prefix, peer = wish.prefix, neighbour.peer
         if self._wanted[prefix] <= neighbour.wanted[prefix] or not peer.is_available:
             return
-        request = neighbour.covering(prefix)
+        request = neighbour.requests.covering(prefix)
         if request is not None:
             self._let_forward(neighbour, request, forward=wish.forward, now=now)
             return
-        shared = TrackNamespace(prefix.fields[:-1])
-        if len(shared) >= _MIN_MERGED_FIELDS and shared not in neighbour.refused:
-            siblings = [p for p in neighbour.requests if p.fields[:-1] == shared.fields]
-            if len(siblings) >= _MAX_SIBLINGS and self._may_offer(neighbour, shared):
-                prefix = shared
-        if prefix in neighbour.refused:
+        asked = neighbour.requests.to_ask_for(prefix, partial(self._may_offer, neighbour))
+        if asked is None:
             return
-        if self._may_offer(neighbour, prefix):
-            self._subscribe(neighbour, prefix, forward=wish.forward, now=now)
+        if self._may_offer(neighbour, asked):
+            self._subscribe(neighbour, asked, forward=wish.forward, now=now)
         else:
             neighbour.lacks_right = True
 
@@ -218,11 +197,11 @@ class TrackInterest:
     def _subscribe(
         self, neighbour: _Neighbour, prefix: TrackNamespace, *, forward: bool, now: float
     ) -> None:
-        requests, peer = neighbour.requests, neighbour.peer
-        for narrower in [other for other in requests if prefix.is_prefix_of(other)]:
-            forward |= requests[narrower].forward
+        running, peer = neighbour.requests.running, neighbour.peer
+        for narrower in neighbour.requests.below(prefix):
+            forward |= running[narrower].forward
             self._cancel(neighbour, narrower, now)
-        if len(requests) >= self._host.limits.max_prefixes_per_session:
+        if len(running) >= self._host.limits.max_prefixes_per_session:
             return
         parameters = Parameters(
             location_filter=LocationFilter.next_object(), forward=None if forward else False
@@ -232,7 +211,7 @@ class TrackInterest:
         except LocalProtocolError:
             # The session takes no requests any more, and so is as good as over.
             return
-        requests[prefix] = _Request(request_id, forward)
+        running[prefix] = _Request(request_id, forward)
         peer.follow(request_id, partial(self._receive, neighbour, prefix))
         peer.wake()
 
@@ -252,7 +231,7 @@ class TrackInterest:
         neighbour.peer.wake()
 
     def _cancel(self, neighbour: _Neighbour, prefix: TrackNamespace, now: float) -> None:
-        peer, request = neighbour.peer, neighbour.requests.pop(prefix)
+        peer, request = neighbour.peer, neighbour.requests.running.pop(prefix)
         peer.forget(request.request_id)
         if peer.session.is_active(request.request_id):
             peer.session.cancel(request.request_id, now=now)
@@ -262,16 +241,8 @@ class TrackInterest:
         """Ask nobody for what nobody wants any more."""
         self._is_pruning = False
         for neighbour in self._neighbours.values():
-            wanted = self._wanted_of(neighbour)
-            needed = {id(neighbour.covering(prefix)) for prefix in wanted}
-            for prefix, request in tuple(neighbour.requests.items()):
-                if id(request) not in needed:
-                    self._cancel(neighbour, prefix, now)
-            neighbour.refused.intersection_update(
-                TrackNamespace(prefix.fields[:length])
-                for prefix in wanted
-                for length in (len(prefix), max(0, len(prefix) - 1))
-            )
+            for prefix in neighbour.requests.forget_unwanted(self._wanted_of(neighbour)):
+                self._cancel(neighbour, prefix, now)
 
     # News.
 
@@ -308,18 +279,16 @@ class TrackInterest:
     ) -> None:
         """Ask again later where that helps; else for what was to be covered by it."""
         neighbour.peer.forget(event.request_id)
-        neighbour.requests.pop(prefix, None)
-        neighbour.refused.add(prefix)
-        if isinstance(event, RequestRejected) and (
-            event.retry_after is not None or event.code == RequestErrorCode.PREFIX_OVERLAP
-        ):
-            wait = max(event.retry_after or 0.0, _OVERLAP_RETRY)
+        neighbour.requests.running.pop(prefix, None)
+        neighbour.requests.refused.add(prefix)
+        wait = retry_wait(event)
+        if wait is not None:
             self._host.schedule(now + wait, partial(self._ask_again, neighbour, prefix))
         self._cover_all(neighbour, prefix, now)
 
     def _ask_again(self, neighbour: _Neighbour, prefix: TrackNamespace, now: float) -> None:
         if self._neighbours.get(neighbour.peer.id) is neighbour:
-            neighbour.refused.discard(prefix)
+            neighbour.requests.refused.discard(prefix)
             self._cover_all(neighbour, prefix, now)
 
     def _cover_all(self, neighbour: _Neighbour, prefix: TrackNamespace, now: float) -> None:

@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Protocol
+from typing import Protocol
 
-from kvcs.errors import LocalProtocolError, RequestErrorCode
+from kvcs.errors import LocalProtocolError
 from kvcs.moqt.session.actions import RequestId
 from kvcs.moqt.session.events import (
     Event,
@@ -32,16 +32,9 @@ from kvcs.names import TrackNamespace
 from kvcs.relay.config import RelayLimits
 from kvcs.relay.namespaces import Change, Namespaces
 from kvcs.relay.peer import Peer
+from kvcs.relay.prefix_requests import PrefixRequests, retry_wait
 
 __all__ = ("Upward",)
-
-# Prefixes that differ in their last field only, above which what they share is asked for.
-_MAX_SIBLINGS: Final = 16
-# The first two fields of a namespace are the least that is asked for when prefixes are merged:
-# who may see what is decided by them (KVCS, "Relay Considerations").
-_MIN_MERGED_FIELDS: Final = 2
-# A prefix that replaced others can reach the parent before their cancellation.
-_OVERLAP_RETRY: Final = 0.25
 
 type Then = Callable[[float], None]
 
@@ -104,15 +97,14 @@ class Upward:
         self._namespaces = namespaces
         self._announce = announce
         self._wanted: Counter[TrackNamespace] = Counter()
-        self._interests: dict[TrackNamespace, _Interest] = {}
-        self._refused: set[TrackNamespace] = set()
+        self._interests = PrefixRequests[_Interest]()
         self._announced: dict[TrackNamespace, RequestId] = {}
         self._is_pruning = False
 
     def __repr__(self) -> str:
         return (
             f"<Upward parent={self.parent} announced={len(self._announced)}"
-            f" interests={len(self._interests)}>"
+            f" interests={len(self._interests.running)}>"
         )
 
     # The parent.
@@ -129,13 +121,13 @@ class Upward:
         """Note that there is no parent any more; its list is void."""
         self.parent = None
         self._announced.clear()
-        self._refused.clear()
-        for prefix in tuple(self._interests):
+        self._interests.refused.clear()
+        for prefix in tuple(self._interests.running):
             self._drop(prefix, now)
 
     def renew(self, *, now: float) -> None:
         """Ask and tell again what the parent refused or ended, with another token now."""
-        self._refused.clear()
+        self._interests.refused.clear()
         self._cover_all(TrackNamespace(), now)
         self._publish_waiting(now)
 
@@ -203,7 +195,7 @@ class Upward:
         `release` takes back what was expressed, as often.
         """
         self._wanted[prefix] += 1
-        self._refused.discard(prefix)
+        self._interests.refused.discard(prefix)
         interest = self._cover(prefix, now)
         if interest is None or interest.answered:
             then(now)
@@ -222,44 +214,23 @@ class Upward:
     def _prune(self, now: float) -> None:
         """Ask for nothing that nobody wants any more."""
         self._is_pruning = False
-        needed = {
-            TrackNamespace(prefix.fields[:length])
-            for prefix in self._wanted
-            for length in range(len(prefix) + 1)
-        }
-        for covering in tuple(self._interests):
-            if covering not in needed:
-                self._drop(covering, now)
-        self._refused &= needed
-
-    def _find(self, prefix: TrackNamespace) -> _Interest | None:
-        for length in range(len(prefix) + 1):
-            interest = self._interests.get(TrackNamespace(prefix.fields[:length]))
-            if interest is not None:
-                return interest
-        return None
+        for prefix in self._interests.forget_unwanted(self._wanted):
+            self._drop(prefix, now)
 
     def _cover(self, prefix: TrackNamespace, now: float) -> _Interest | None:
         """Return the request that covers a prefix, a new one if need be."""
-        interest = self._find(prefix)
+        interest = self._interests.covering(prefix)
         if interest is not None or self.parent is None or not self.parent.is_available:
             return interest
-        shared = TrackNamespace(prefix.fields[:-1])
-        if len(shared) >= _MIN_MERGED_FIELDS and shared not in self._refused:
-            siblings = [p for p in self._interests if p.fields[:-1] == shared.fields]
-            if len(siblings) >= _MAX_SIBLINGS:
-                return self._subscribe(shared, now)
-        return self._subscribe(prefix, now)
+        asked = self._interests.to_ask_for(prefix)
+        return None if asked is None else self._subscribe(asked, now)
 
     def _subscribe(self, prefix: TrackNamespace, now: float) -> _Interest | None:
         parent = self.parent
         if parent is None or not parent.is_available:
             return None
-        replaced = [
-            self._interests.pop(narrower)
-            for narrower in tuple(self._interests)
-            if prefix.is_prefix_of(narrower)
-        ]
+        running = self._interests.running
+        replaced = [running.pop(narrower) for narrower in self._interests.below(prefix)]
         for narrower in replaced:
             self._cancel(narrower, now)
         try:
@@ -267,7 +238,7 @@ class Upward:
         except LocalProtocolError:
             # The session is over, and so is everything that was asked for on it.
             return None
-        interest = self._interests[prefix] = _Interest(request_id)
+        interest = running[prefix] = _Interest(request_id)
         for narrower in replaced:
             # What they listed stays until it is clear that this request does not list it.
             interest.inherited |= narrower.listed
@@ -286,7 +257,7 @@ class Upward:
         self._answer(interest, now)
 
     def _receive(self, parent: Peer, prefix: TrackNamespace, event: Event, now: float) -> None:
-        interest = self._interests.get(prefix)
+        interest = self._interests.running.get(prefix)
         if interest is None or parent is not self.parent:
             return
         match event:
@@ -308,23 +279,21 @@ class Upward:
         self, prefix: TrackNamespace, event: RequestRejected | RequestCancelled, now: float
     ) -> None:
         """Ask again later where that helps; else for the rest of what is wanted."""
-        if isinstance(event, RequestRejected) and (
-            event.retry_after is not None or event.code == RequestErrorCode.PREFIX_OVERLAP
-        ):
-            wait = max(event.retry_after or 0.0, _OVERLAP_RETRY)
+        wait = retry_wait(event)
+        if wait is not None:
             self._host.schedule(now + wait, partial(self._ask_again, prefix))
-        self._refused.add(prefix)
+        self._interests.refused.add(prefix)
         self._drop(prefix, now)
         self._cover_all(prefix, now)
 
     def _ask_again(self, prefix: TrackNamespace, now: float) -> None:
-        self._refused.discard(prefix)
+        self._interests.refused.discard(prefix)
         self._cover_all(prefix, now)
 
     def _cover_all(self, below: TrackNamespace, now: float) -> None:
         """Ask for what is wanted below a prefix: for the rest nothing has changed."""
         for prefix in tuple(self._wanted):
-            if below.is_prefix_of(prefix) and prefix not in self._refused:
+            if below.is_prefix_of(prefix) and prefix not in self._interests.refused:
                 self._cover(prefix, now)
 
     def _answer(self, interest: _Interest, now: float) -> None:
@@ -336,7 +305,7 @@ class Upward:
 
     def _drop(self, prefix: TrackNamespace, now: float) -> None:
         """End a request, forget what it listed, and answer those who wait for it."""
-        interest = self._interests.pop(prefix)
+        interest = self._interests.running.pop(prefix)
         self._cancel(interest, now)
         self._unlist(interest.listed, now)
         self._answer(interest, now)
@@ -359,5 +328,7 @@ class Upward:
 
     def _unlist(self, namespaces: set[TrackNamespace], now: float) -> None:
         for namespace in sorted(namespaces, key=lambda namespace: namespace.fields):
-            if not any(namespace in interest.listed for interest in self._interests.values()):
+            if not any(
+                namespace in interest.listed for interest in self._interests.running.values()
+            ):
                 self._announce(self._namespaces.unlist_remote(namespace), now)
