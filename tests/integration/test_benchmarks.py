@@ -61,8 +61,8 @@ SECURE = (
         )
     ),
     *(
-        f"pipeline/first_layer/{kind}{figure}"
-        for kind in ("signed", "signed+sealed")
+        f"pipeline/first_layer{kind}{figure}"
+        for kind in ("", "/signed", "/signed+sealed")
         for figure in ("", "/first_ms", "/all_ms")
     ),
 )
