@@ -8,7 +8,7 @@ Both know the draft well enough to lie in every place, and keep to it everywhere
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from kvcs.client import Consumer, PublisherConfig
 from kvcs.client.layer_encoding import LayerSeal, encode_layer
@@ -96,49 +96,64 @@ def place(component, layer_index, block):
     )
 
 
+@lru_cache
+def published(publication_id, layers, config):
+    """The name of a publication, and the Objects of all its tracks."""
+    compatibility_id = KVSP_PROVISIONAL.compatibility_id(SCOPE_KEY, DESCRIPTOR)
+    keys = KVSP_PROVISIONAL.block_keys(
+        SCOPE_KEY, compatibility_id, TOKENS, block_tokens=BLOCK_TOKENS
+    )
+    name = PublicationName(
+        scope_id=KVSP_PROVISIONAL.scope_id(SCOPE_KEY),
+        compatibility_id=compatibility_id,
+        anchor_key=keys[-1],
+        publication_id=publication_id,
+    )
+    made = PublishedTracks(name, Manifest(compat=DESCRIPTOR), config)
+    made.add_segment(keys)
+    made.publish_manifest(now=0.0)
+    for layer_index in range(layers):
+        payloads = {track: layer_of(made, track, layer_index) for track in made.track_names(0)}
+        made.add_layer(0, layer_index, payloads, now=0.0)
+    return name, {n: tuple(t.store.objects()) for n, t in made.tracks.items()}
+
+
+def layer_of(made, track, layer_index):
+    """Payloads and digests of one layer of one track, sealed if the publication is."""
+    sealer = made.tracks[track.format()].sealer
+    priority = publisher_priority(layer_index, LAYERS)
+    padding = made._config.objects_of(BLOCKS) - BLOCKS
+    seal = None if sealer is None else LayerSeal(sealer, priority, padding)
+    size = LAYOUT.data_bytes(track.component, layer_index)
+    data = tensor(track.component, layer_index)
+    blocks = [(data[block * size :][:size],) for block in range(BLOCKS)]
+    return encode_layer(place(track.component, layer_index, 0), blocks, seal)
+
+
 @dataclass
 class Copy:
-    """One publication as Objects by Track Name, in the order in which they are sent."""
+    """One publication as Objects by Track Name, in the order in which they are sent.
+
+    Attributes:
+        name: What it is called.
+        tracks: Its Objects, to be falsified.
+        config: How it was published; None for what nobody published so.
+    """
 
     name: PublicationName
     tracks: dict[bytes, list[Object]] = field(default_factory=dict)
+    config: PublisherConfig | None = None
 
     @classmethod
     def genuine(cls, *, publication_id=b"p" * 16, layers=LAYERS, config=None):
         """A copy of a publication of which `layers` are published."""
         config = config or PublisherConfig()
-        compatibility_id = KVSP_PROVISIONAL.compatibility_id(SCOPE_KEY, DESCRIPTOR)
-        keys = KVSP_PROVISIONAL.block_keys(
-            SCOPE_KEY, compatibility_id, TOKENS, block_tokens=BLOCK_TOKENS
-        )
-        name = PublicationName(
-            scope_id=KVSP_PROVISIONAL.scope_id(SCOPE_KEY),
-            compatibility_id=compatibility_id,
-            anchor_key=keys[-1],
-            publication_id=publication_id,
-        )
-        published = PublishedTracks(name, Manifest(compat=DESCRIPTOR), config)
-        published.add_segment(keys)
-        published.publish_manifest(now=0.0)
-        for layer_index in range(layers):
-            payloads = {
-                track: cls.layer(published, track, layer_index)
-                for track in published.track_names(0)
-            }
-            published.add_layer(0, layer_index, payloads, now=0.0)
-        return cls(name, {n: list(t.store.objects()) for n, t in published.tracks.items()})
+        name, tracks = published(publication_id, layers, config)
+        return cls(name, {track: list(objects) for track, objects in tracks.items()}, config)
 
-    @staticmethod
-    def layer(published, track, layer_index):
-        """Payloads and digests of one layer of one track, sealed if the publication is."""
-        sealer = published.tracks[track.format()].sealer
-        priority = publisher_priority(layer_index, LAYERS)
-        padding = published._config.objects_of(BLOCKS) - BLOCKS
-        seal = None if sealer is None else LayerSeal(sealer, priority, padding)
-        size = LAYOUT.data_bytes(track.component, layer_index)
-        data = tensor(track.component, layer_index)
-        blocks = [(data[block * size :][:size],) for block in range(BLOCKS)]
-        return encode_layer(place(track.component, layer_index, 0), blocks, seal)
+    def sibling(self, publication_id=b"q" * 16):
+        """Another publication of the same tokens, published in the same way."""
+        return self.genuine(publication_id=publication_id, config=self.config)
 
     @property
     def manifest_name(self):

@@ -1,7 +1,5 @@
 """A signed publication, its producer, and a consumer that trusts nobody else."""
 
-from functools import lru_cache
-
 from tests.attacks.liar import Copy, retrieve
 
 from kvcs.client import ConsumerConfig, PublisherConfig
@@ -17,15 +15,10 @@ SIGNED = PublisherConfig(signing_key=KEY)
 TRUST = ConsumerConfig(trusted_producers=TrustedProducers((COLLEAGUE.public, KEY.public)))
 
 
-@lru_cache
-def _genuine(publication_id, key):
-    return Copy.genuine(publication_id=publication_id, config=PublisherConfig(signing_key=key))
-
-
 def genuine(publication_id=b"p" * 16, *, key=KEY):
     """A copy that may be falsified."""
-    made = _genuine(publication_id, key)
-    return Copy(made.name, {track: list(objects) for track, objects in made.tracks.items()})
+    config = PublisherConfig(signing_key=key)
+    return Copy.genuine(publication_id=publication_id, config=config)
 
 
 def versions(copy):
