@@ -187,6 +187,10 @@ COUNTS: Final = (
           "Octets deleted from the disk.", "reason", _DELETED),
     Count("disk_failures", "kvcs_relay_disk_failures_total", _COUNTER, "operations",
           "Operations of the disk that failed.", "kind", _FAILURES),
+    Count("partial_bytes", "kvcs_relay_partial_bytes", _GAUGE, "bytes",
+          "Octets of Objects that are not whole, in all sessions together."),
+    Count("partial_streams_refused", "kvcs_relay_partial_streams_refused_total", _COUNTER,
+          "streams", "Streams that were ended since there were max_partial_bytes of such octets."),
     Count("queued_bytes", "kvcs_relay_queued_bytes", _GAUGE, "bytes",
           "Octets that wait for subscribers, in all sessions together."),
 )

@@ -52,6 +52,11 @@ class RelayLimits:
         max_window_bytes: Octets that the transport keeps for the streams that one session has
             open, at most `TransportConfig.max_stream_data` for each; a session that opens all
             its streams, fills their windows and ends none is closed.
+        max_partial_bytes: What has come of unfinished Objects, and of streams that nothing has
+            explained yet, in all sessions together. At this bound the session that has cost the
+            most, octets times the seconds that they are held, loses its least urgent stream
+            (EXCESSIVE_LOAD); what was on it is asked for again. At least
+            `SessionLimits.max_object_bytes`.
         max_queued_bytes: Octets that wait for subscribers in all sessions together. One
             session has `TransportConfig.high_water_bytes`; when all together have this much,
             each gets no more than `relay.egress.MIN_SHARE_BYTES` until there is room again.
@@ -91,6 +96,7 @@ class RelayLimits:
     max_listing_rate: float = 5000.0
     max_receive_rate: int = _GIB
     max_window_bytes: int = 512 * _MIB
+    max_partial_bytes: int = 512 * _MIB
     max_queued_bytes: int = 512 * _MIB
     reader_timeout: float = 300.0
     max_namespaces: int = 50_000
@@ -132,8 +138,8 @@ class RelayConfig:
         upstream_backoff: Waits between attempts to reach one of them.
 
     Raises:
-        ConfigError: `cache_bytes` is too small, or `upstream` names no parents, the same one
-            twice, or too many.
+        ConfigError: `cache_bytes` or `limits.max_partial_bytes` is too small, or `upstream`
+            names no parents, the same one twice, or too many.
     """
 
     tls: ServerTls
@@ -154,6 +160,9 @@ class RelayConfig:
         least = 2 * self.limits.session.max_object_bytes
         if self.cache_bytes < least:
             raise ConfigError("cache_bytes", f"at least {least}", str(self.cache_bytes))
+        largest, partial = self.limits.session.max_object_bytes, self.limits.max_partial_bytes
+        if partial < largest:
+            raise ConfigError("limits.max_partial_bytes", f"at least {largest}", str(partial))
         # What is read for one subscriber may not push out what others are about to take.
         most = self.cache_bytes // _READ_AHEAD_SHARE
         if self.disk is not None and self.disk.read_ahead_bytes > most:

@@ -32,6 +32,7 @@ from kvcs.moqt.session.events import (
     TrackStatusReceived,
     UpdateReceived,
 )
+from kvcs.moqt.session.partial import PartialBudget
 from kvcs.moqt.track.subscription_delivery import SubscriptionDelivery
 from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay.admission import Admission, NamespaceRequest, TrackRequest
@@ -93,6 +94,7 @@ class RelayCore:
     Attributes:
         cache: The Objects in memory.
         disk: The Objects on disk, once `open_disk` was called.
+        partials: What all sessions hold of Objects that are not whole.
         limits: Bounds on what peers can make it hold.
         metrics: Counters.
         journal: What happens, for the log.
@@ -138,6 +140,7 @@ class RelayCore:
         self.disk = DiskTier(
             metrics=self.metrics.disk, complete=self._complete, schedule=self.schedule
         )
+        self.partials = PartialBudget(limits.max_partial_bytes)
         self.drain = Drain(self)
         self._on_deadline = on_deadline
         self._peers: dict[PeerId, Peer] = {}
@@ -175,6 +178,7 @@ class RelayCore:
         self.metrics.sessions_opened += 1
         peer_id = PeerId(self.metrics.sessions_opened)
         peer = Peer(peer_id, link, self.limits, is_parent=is_parent)
+        link.session.share_partials(self.partials, link.wake)
         self.tree.begin(peer)
         self._peers[peer.id] = peer
         return peer
@@ -524,4 +528,6 @@ class RelayCore:
             disk_objects_dropped=frozen_counts(disk.objects_dropped),
             disk_evicted_bytes=frozen_counts(disk.evicted_bytes),
             disk_failures=frozen_counts(disk.failures),
+            partial_bytes=self.partials.size_bytes,
+            partial_streams_refused=self.partials.streams_given_up,
         )

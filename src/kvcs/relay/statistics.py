@@ -157,6 +157,9 @@ class RelayStatistics:
         disk_objects_dropped: Objects that were not written, by reason.
         disk_evicted_bytes: Octets deleted from the disk, by reason.
         disk_failures: Operations that failed, by kind.
+        partial_bytes: Octets of Objects that are not whole, in all sessions together.
+        partial_streams_refused: Streams that were ended since all sessions together had too much
+            of that.
         queued_bytes: Octets that wait for subscribers, in all sessions together.
     """
 
@@ -195,6 +198,8 @@ class RelayStatistics:
     disk_objects_dropped: Mapping[str, int]
     disk_evicted_bytes: Mapping[str, int]
     disk_failures: Mapping[str, int]
+    partial_bytes: int
+    partial_streams_refused: int
     queued_bytes: int = 0
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from kvcs.errors import ConfigError
-from kvcs.relay import DiskConfig, RelayConfig
+from kvcs.relay import DiskConfig, RelayConfig, RelayLimits
 from kvcs.transport.interface import ServerTls
 
 TLS = ServerTls(certificate_file="", private_key_file="")
@@ -35,3 +35,10 @@ def test_reading_ahead_by_more_than_an_eighth_of_the_memory_is_refused(tmp_path)
 
     assert refused.value.key == "disk.read_ahead_bytes"
     assert RelayConfig(tls=TLS, cache_bytes=2**26, disk=disk).disk is disk
+
+
+def test_less_for_unfinished_objects_than_one_may_have_is_refused():
+    with pytest.raises(ConfigError, match="at least 16777216") as refused:
+        RelayConfig(tls=TLS, limits=RelayLimits(max_partial_bytes=2**24 - 1))
+
+    assert refused.value.key == "limits.max_partial_bytes"

@@ -171,7 +171,7 @@ def _directory_errors(settings: Settings) -> Iterator[ConfigError]:
 
 def _value_errors(settings: Settings) -> Iterator[ConfigError]:
     """Yield what the library does not take, one of each part."""
-    tls = own_certificate(settings)
+    tls, limits = own_certificate(settings), settings.limits
     plain = changed(
         settings,
         upstream=(),
@@ -179,6 +179,7 @@ def _value_errors(settings: Settings) -> Iterator[ConfigError]:
         authorization=Authorization(),
         disk=Disk(),
         cache=Cache(),
+        limits=changed(limits, max_partial_bytes=limits.session.max_object_bytes),
     )
 
     def built(**values: object) -> Callable[[], object]:
@@ -189,6 +190,7 @@ def _value_errors(settings: Settings) -> Iterator[ConfigError]:
         lambda: policy(settings),
         built(upstream=settings.upstream),
         built(cache=settings.cache),
+        built(limits=limits),
         lambda: disk_config(settings),
     )
     found = [*_raised(parts)]

@@ -44,7 +44,9 @@ class Arrivals:
         self._request_streams = request_streams
         self._incoming = incoming
         self._outgoing = outgoing
-        self._early = HeldStreams(limits.max_pending_streams, limits.max_early_bytes)
+        self._early = HeldStreams(
+            limits.max_pending_streams, limits.max_early_bytes, context.partial
+        )
         # Streams that did not fit; the rest of them is dropped.
         self._refused: set[StreamId] = set()
 
@@ -87,6 +89,17 @@ class Arrivals:
         if self._control.is_complete:
             self._incoming.receive_datagram(data)
 
+    def give_up(self, size_bytes: int) -> None:
+        """End streams until so many octets of what is not whole are free, or all."""
+        partial = self._context.partial
+        left = partial.size_bytes - size_bytes
+        for held in self._early.surplus():
+            partial.note_given_up()
+            self._refuse(held.stream_id, fin=held.fin)
+            if partial.size_bytes <= left:
+                return
+        self._incoming.give_up(left)
+
     def _receive_control(self, data: bytes | memoryview, *, fin: bool) -> None:
         was_complete = self._control.is_complete
         self._control.receive(data, fin=fin)
@@ -100,7 +113,7 @@ class Arrivals:
             begun = bytes(held.data) if held is not None else b""
             self._control.peer_stream_id = stream_id
             self._receive_control(begun + data if begun else data, fin=fin)
-        elif not self._early.hold(_KEY, stream_id, data, fin=fin):
+        elif not self._early.hold(_KEY, stream_id, data, fin=fin, now=self._context.now):
             self._refuse(stream_id, fin=fin)
 
     def _begins_control(self, stream_id: StreamId, data: bytes | memoryview) -> bool:

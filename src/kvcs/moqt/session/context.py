@@ -12,6 +12,7 @@ from kvcs.moqt.session.actions import (
 from kvcs.moqt.session.deadlines import Deadlines, Timer
 from kvcs.moqt.session.events import Event
 from kvcs.moqt.session.limits import SessionConfig, Side
+from kvcs.moqt.session.partial import PartialShare
 from kvcs.moqt.wire.setup import SetupOptions
 
 __all__ = ("CONTROL_PRIORITY", "REQUEST_PRIORITY", "Context")
@@ -37,6 +38,7 @@ class Context:
         deadlines: What is waited for.
         peer_options: The peer's SETUP, once it arrived.
         partial_bytes: Octets held of unfinished Objects, on all streams.
+        partial: Those, and of streams that wait, for a budget that sessions share.
         goaway_sent: We have asked the peer to leave.
     """
 
@@ -50,6 +52,7 @@ class Context:
         "goaway_sent",
         "limits",
         "now",
+        "partial",
         "partial_bytes",
         "peer_options",
         "side",
@@ -65,6 +68,7 @@ class Context:
         self.deadlines = Deadlines()
         self.peer_options: SetupOptions | None = None
         self.partial_bytes = 0
+        self.partial = PartialShare()
         self.goaway_sent = False
         self._next_bidirectional = side.value
         self._next_unidirectional = side.value | _UNIDIRECTIONAL

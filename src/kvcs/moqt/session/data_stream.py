@@ -4,7 +4,8 @@ This is the hot path: one turn of `DataStream.receive` per piece, one turn of it
 Object. A payload is copied once, whether it came in one piece or in many: its parts are kept
 and joined when the Object is complete. For a request whose payloads are taken while they arrive
 nothing is copied or kept: each part goes on as a view. What is not whole counts against
-`SessionLimits.max_partial_bytes` in both cases, since somebody has to keep it.
+`SessionLimits.max_partial_bytes` in both cases, since somebody has to keep it, and against what all
+sessions may have together (`kvcs.moqt.session.partial`).
 
 Source: MOQT draft 22, Sections 11.3 and 11.4.
 """
@@ -22,6 +23,7 @@ from kvcs.moqt.session.events import (
     ObjectReceived,
     RangeEnded,
 )
+from kvcs.moqt.session.partial import Holding
 from kvcs.moqt.session.payload_parts import PayloadParts
 from kvcs.moqt.session.state import Request
 from kvcs.moqt.wire.buffer import Reader
@@ -159,7 +161,7 @@ class DataStream:
         "_began_at",
         "_context",
         "_head",
-        "_held_bytes",
+        "_holding",
         "_is_taken",
         "_make_room",
         "_max_whole",
@@ -187,7 +189,7 @@ class DataStream:
             request: The subscription or FETCH that it belongs to.
             stream_id: The stream.
             records: How Objects stand on it.
-            make_room: Called where the next octets of a begun payload exceed the limit; tells
+            make_room: Called where the next octets of a begun Object exceed a limit; tells
                 whether others were given up for them.
         """
         self.request = request
@@ -202,16 +204,17 @@ class DataStream:
         self._head = b""  # an unfinished record, without any of its payload
         self._missing = 0  # octets of the begun payload that have not come
         self._is_taken = False  # the begun payload is handed on while it comes
-        self._held_bytes = 0  # octets of the begun payload that have come
+        self._holding = Holding(context.partial)  # of `_head`, or of the begun payload
         self._parts = PayloadParts()
 
     def __repr__(self) -> str:
-        return f"DataStream({self._stream_id}, {self._held_bytes} held, {self._missing} missing)"
+        held = self._holding.size_bytes
+        return f"DataStream({self._stream_id}, {held} held, {self._missing} missing)"
 
     @property
-    def holds_payload(self) -> bool:
-        """Whether part of a payload is held."""
-        return self._held_bytes > 0
+    def is_holding(self) -> bool:
+        """Whether part of an Object is held."""
+        return self._holding.size_bytes > 0
 
     @property
     def urgency(self) -> tuple[int, int]:
@@ -241,6 +244,7 @@ class DataStream:
         elif self._head:
             data = self._head + data
             self._head = b""
+            self._release()
         size = len(data)
         reader = Reader(data, offset)
         decode = self._records.decode
@@ -250,8 +254,7 @@ class DataStream:
             try:
                 record = decode(reader)
             except NeedMore:
-                self._head = bytes(data[start:])
-                self._note_beginning()
+                self._keep_head(bytes(data[start:]))
                 return
             if isinstance(record, EndOfRange):
                 self._end_range(record)
@@ -262,8 +265,7 @@ class DataStream:
 
     def close(self) -> None:
         """Forget what is held of an unfinished Object."""
-        self._context.partial_bytes -= self._held_bytes
-        self._held_bytes = 0
+        self._release()
         self._parts.clear()
 
     def _emit_object(self, payload: bytes) -> None:
@@ -335,13 +337,30 @@ class DataStream:
         """Count the next octets of the begun payload, until it is whole; return their number."""
         self._missing -= size_bytes
         if not self._missing:
-            self._context.partial_bytes -= self._held_bytes
-            self._held_bytes = 0
+            self._release()
             return size_bytes
-        context = self._context
-        is_full = context.partial_bytes + size_bytes > context.limits.max_partial_bytes
-        if is_full and not self._make_room(self, size_bytes):
-            raise StreamError(StreamResetCode.EXCESSIVE_LOAD, self._stream_id)
-        context.partial_bytes += size_bytes
-        self._held_bytes += size_bytes
+        self._count(size_bytes)
         return size_bytes
+
+    def _keep_head(self, head: bytes) -> None:
+        """Keep a record that is not whole, before any of its payload."""
+        self._count(len(head))
+        self._head = head
+        self._note_beginning()
+
+    def _count(self, size_bytes: int) -> None:
+        """Count octets that are held.
+
+        Raises:
+            StreamError: They are too many.
+        """
+        if not self._make_room(self, size_bytes):
+            raise StreamError(StreamResetCode.EXCESSIVE_LOAD, self._stream_id)
+        context = self._context
+        context.partial_bytes += size_bytes
+        self._holding.add(size_bytes, now=context.now)
+
+    def _release(self) -> None:
+        """Hold nothing any more."""
+        self._context.partial_bytes -= self._holding.size_bytes
+        self._holding.release()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kvcs.moqt.session.actions import StreamId
+from kvcs.moqt.session.partial import Holding, PartialShare
 
 __all__ = ("HeldStream", "HeldStreams", "LostStream", "LostStreams")
 
@@ -36,6 +37,7 @@ class HeldStream:
     Attributes:
         stream_id: The stream.
         key: What it waits for.
+        holding: What it counts in the budget of all sessions.
         header_bytes: Length of its header, where that is known.
         data: Its bytes.
         fin: It has ended.
@@ -44,6 +46,7 @@ class HeldStream:
 
     stream_id: StreamId
     key: object
+    holding: Holding
     header_bytes: int = 0
     data: bytearray = field(default_factory=bytearray)
     fin: bool = False
@@ -62,13 +65,14 @@ class HeldStream:
 class HeldStreams:
     """Held streams, by what they wait for."""
 
-    __slots__ = ("_by_key", "_free_bytes", "_max_streams", "_streams")
+    __slots__ = ("_by_key", "_free_bytes", "_max_streams", "_share", "_streams")
 
-    def __init__(self, max_streams: int, max_bytes: int) -> None:
+    def __init__(self, max_streams: int, max_bytes: int, share: PartialShare) -> None:
         self._by_key: dict[object, list[HeldStream]] = {}
         self._streams: dict[StreamId, HeldStream] = {}
         self._max_streams = max_streams
         self._free_bytes = max_bytes
+        self._share = share
 
     def __repr__(self) -> str:
         return f"HeldStreams({len(self._streams)} streams, {self._free_bytes} octets free)"
@@ -77,24 +81,28 @@ class HeldStreams:
         return stream_id in self._streams
 
     def hold(
-        self, key: object, stream_id: StreamId, data: bytes | memoryview, *, fin: bool
+        self, key: object, stream_id: StreamId, data: bytes | memoryview, *, fin: bool, now: float
     ) -> bool:
         """Keep the next bytes of a stream that waits for `key`.
 
         Returns:
             False when a bound is reached; the stream is then dropped.
         """
-        if len(data) > self._free_bytes or (
-            stream_id not in self._streams and len(self._streams) >= self._max_streams
+        if (
+            len(data) > self._free_bytes
+            or (stream_id not in self._streams and len(self._streams) >= self._max_streams)
+            or not self._share.make_room(len(data), now=now)
         ):
             self.drop(stream_id)
             return False
         if stream_id not in self._streams:
-            self._streams[stream_id] = stream = HeldStream(stream_id, key)
+            stream = HeldStream(stream_id, key, Holding(self._share))
+            self._streams[stream_id] = stream
             self._by_key.setdefault(key, []).append(stream)
         stream = self._streams[stream_id]
         stream.data += data
         stream.fin = fin
+        stream.holding.add(len(data), now=now)
         self._free_bytes -= len(data)
         return True
 
@@ -106,9 +114,11 @@ class HeldStreams:
         """Return what is held of a stream."""
         return self._streams.get(stream_id)
 
-    def extend(self, stream_id: StreamId, data: bytes | memoryview, *, fin: bool) -> bool:
+    def extend(
+        self, stream_id: StreamId, data: bytes | memoryview, *, fin: bool, now: float
+    ) -> bool:
         """Keep more bytes of a stream that is held."""
-        return self.hold(self._streams[stream_id].key, stream_id, data, fin=fin)
+        return self.hold(self._streams[stream_id].key, stream_id, data, fin=fin, now=now)
 
     def reset(self, stream_id: StreamId, code: int) -> None:
         """Note that a held stream was reset."""
@@ -123,7 +133,15 @@ class HeldStreams:
         if not self._by_key[stream.key]:
             del self._by_key[stream.key]
         self._free_bytes += len(stream.data)
+        stream.holding.release()
         return stream
+
+    def surplus(self) -> Iterator[HeldStream]:
+        """Drop the streams one after another, those that came last first."""
+        for stream_id in tuple(reversed(self._streams)):
+            stream = self.drop(stream_id)
+            if stream is not None:
+                yield stream
 
     def release(self, key: object) -> Iterator[HeldStream]:
         """Give back the streams that wait for `key`, in order of arrival."""

@@ -6,7 +6,7 @@ it is missing; open; or discarded, when nobody wants the rest of it.
 Source: MOQT draft 22, Sections 3.1.3, 6.4.1, 11.2 and 11.5.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from kvcs.errors import StreamError, StreamResetCode
@@ -74,7 +74,9 @@ class IncomingStreams:
         self._streams: dict[StreamId, DataStream] = {}
         self._opening: dict[StreamId, bytes] = {}
         self._discarded: set[StreamId] = set()
-        self._held = HeldStreams(limits.max_pending_streams, limits.max_pending_bytes)
+        self._held = HeldStreams(
+            limits.max_pending_streams, limits.max_pending_bytes, context.partial
+        )
         self._lost = LostStreams(limits.max_tombstones)
 
     def __repr__(self) -> str:
@@ -90,7 +92,7 @@ class IncomingStreams:
             if fin:
                 self._discarded.discard(stream_id)
         elif (held := self._held.peek(stream_id)) is not None:
-            if not self._held.extend(stream_id, data, fin=fin):
+            if not self._held.extend(stream_id, data, fin=fin, now=self._context.now):
                 self._lose(held.key, held.lost(_EXCESSIVE_LOAD), fin=fin)
         else:
             self._open(stream_id, data, fin=fin)
@@ -248,27 +250,55 @@ class IncomingStreams:
         self._context.emit(opened)
         self._feed(stream_id, stream, memoryview(reader.data)[reader.offset :], fin=fin)
 
+    def give_up(self, left: int) -> None:
+        """End streams until no more than so many octets of what is not whole are held.
+
+        First those that nothing has explained, then the least urgent ones (Section 15).
+        """
+        partial = self._context.partial
+        if partial.size_bytes <= left:
+            return
+        for held in self._held.surplus():
+            partial.note_given_up()
+            self._lose(held.key, held.lost(_EXCESSIVE_LOAD), fin=held.has_ended)
+            if partial.size_bytes <= left:
+                return
+        for _, stream_id in sorted(self._holding(), reverse=True):
+            if partial.size_bytes > left and stream_id in self._streams:
+                partial.note_given_up()
+                self._give_up(stream_id)
+
     def _make_room(self, stream: DataStream, size_bytes: int) -> bool:
         """Give up begun Objects that are less urgent, the least urgent first (Section 15).
 
         Returns:
             Whether `stream` may hold so many octets more now.
         """
-        context = self._context
-        while context.partial_bytes + size_bytes > context.limits.max_partial_bytes:
-            holding = (
-                (other.urgency, stream_id)
-                for stream_id, other in self._streams.items()
-                if other.holds_payload
-            )
-            urgency, victim_id = max(holding, default=(stream.urgency, None))
+        while not self._has_room(size_bytes):
+            urgency, victim_id = max(self._holding(), default=(stream.urgency, None))
             if victim_id is None or urgency <= stream.urgency:
                 return False
-            victim = self._streams[victim_id]
-            self._refuse(victim_id, _EXCESSIVE_LOAD, fin=False)
-            context.emit(StreamAborted(victim.request.request_id, victim_id, _EXCESSIVE_LOAD))
-            self._close(victim_id, victim)
+            self._give_up(victim_id)
         return True
+
+    def _has_room(self, size_bytes: int) -> bool:
+        context = self._context
+        return (
+            context.partial_bytes + size_bytes <= context.limits.max_partial_bytes
+        ) and context.partial.make_room(size_bytes, now=context.now)
+
+    def _holding(self) -> Iterator[tuple[tuple[int, int], StreamId]]:
+        """Give the streams that hold part of an Object, with their urgency."""
+        for stream_id, stream in self._streams.items():
+            if stream.is_holding:
+                yield stream.urgency, stream_id
+
+    def _give_up(self, stream_id: StreamId) -> None:
+        """Refuse the rest of a stream that holds part of an Object."""
+        stream = self._streams[stream_id]
+        self._refuse(stream_id, _EXCESSIVE_LOAD, fin=False)
+        self._context.emit(StreamAborted(stream.request.request_id, stream_id, _EXCESSIVE_LOAD))
+        self._close(stream_id, stream)
 
     @property
     def _is_full(self) -> bool:
@@ -314,7 +344,8 @@ class IncomingStreams:
 
     def _hold(self, key: object, stream_id: StreamId, reader: Reader, *, fin: bool) -> None:
         # The header is read again once the key is resolved.
-        if not self._held.hold(key, stream_id, memoryview(reader.data), fin=fin):
+        now = self._context.now
+        if not self._held.hold(key, stream_id, memoryview(reader.data), fin=fin, now=now):
             header = bytes(reader.data[: reader.offset])
             self._lose(key, LostStream(stream_id, header, _EXCESSIVE_LOAD), fin=fin)
             return

@@ -26,7 +26,7 @@ class SessionLimits:
     Attributes:
         max_object_bytes: Payload of one Object. A larger one ends its stream with
             EXCESSIVE_LOAD: a KV Object is 16 KiB to 1 MiB, 16 MiB leaves room.
-        max_partial_bytes: Payloads of unfinished Objects on all streams together; a stream
+        max_partial_bytes: What has come of unfinished Objects on all streams together; a stream
             that would exceed it is ended with EXCESSIVE_LOAD.
         max_early_bytes: Data on request and data streams before the peer's SETUP, which
             may be overtaken; more ends the stream with EXCESSIVE_LOAD.

@@ -38,6 +38,7 @@ from kvcs.moqt.session.context import Context
 from kvcs.moqt.session.events import Event, SessionClosed
 from kvcs.moqt.session.expiry import Expiry
 from kvcs.moqt.session.limits import SessionConfig, Side
+from kvcs.moqt.session.partial import PartialBudget
 from kvcs.moqt.session.parts import Parts
 from kvcs.moqt.session.sending import SendingSession
 from kvcs.moqt.session.state import State
@@ -332,6 +333,21 @@ class Session(SendingSession):
         if request is not None:
             request.taken_from = max(1, least_bytes)
 
+    def share_partials(self, budget: PartialBudget, on_given_up: Callable[[], None]) -> None:
+        """Bound what is not whole together with other sessions, until this one is over.
+
+        Args:
+            budget: The bound; streams of this session may be ended for those of another one.
+            on_given_up: Called when that has happened, and there is something to send.
+        """
+
+        def give_up(size_bytes: int, now: float) -> None:
+            self._context.now = now
+            self._arrivals.give_up(size_bytes)
+            on_given_up()
+
+        self._context.partial.join(budget, give_up)
+
     def stop_stream(self, stream_id: StreamId, code: int, *, now: float) -> None:
         """Refuse the rest of one data stream of the peer; no event follows for it."""
         if self._command(now):
@@ -498,4 +514,5 @@ class Session(SendingSession):
     def _end(self, error: KvcsError) -> None:
         self._closed = True
         self._context.deadlines.clear_all()
+        self._context.partial.leave()
         self._context.emit(SessionClosed(error))

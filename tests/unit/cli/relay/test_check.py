@@ -33,7 +33,9 @@ def settings_of(tmp_path):
 def faults_of(settings):
     with pytest.raises(WrongSettings) as caught:
         check(settings)
-    return {error.key: str(error) for error in caught.value.errors}
+    errors = {error.key: str(error) for error in caught.value.errors}
+    assert len(errors) == len(caught.value.errors)
+    return errors
 
 
 def tls_of(files):
@@ -225,6 +227,15 @@ def test_everything_is_found_at_once(kvcs_run, tmp_path):
     assert "newreno" in faults["transport.congestion_control"]["expected"]
     assert "no certificate in it" in faults["upstream_ca"]["got"]
     assert "not a directory" in faults["disk.directory"]["got"]
+
+
+def test_bounds_that_do_not_fit_each_other_are_named_once(settings_of, certificate):
+    text = '[limits]\nmax_partial_bytes = "1MiB"\n' + tls_of(certificate)
+
+    faults = faults_of(settings_of(text))
+
+    assert faults == {"limits.max_partial_bytes": faults["limits.max_partial_bytes"]}
+    assert "at least 16777216" in faults["limits.max_partial_bytes"]
 
 
 def test_table_that_is_misread_has_no_faults_that_follow_from_it(tmp_path):
