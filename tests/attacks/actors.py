@@ -65,12 +65,12 @@ async def publish(network, pace, *, tokens=TOKENS, name=0, linger=30.0):
         await publish_all(publisher, pace, tokens, linger=linger)
 
 
-async def consume(network, *, after=0.0):
+async def consume(network, *, after=0.0, config=None):
     """Retrieve the publication; return whether every layer came."""
     await asyncio.sleep(after)
     layers = 0
     async with connect(URL, transport=network) as connection:
-        consumer = Consumer(connection, scope_key=SCOPE_KEY, descriptor=DESCRIPTOR)
+        consumer = Consumer(connection, scope_key=SCOPE_KEY, descriptor=DESCRIPTOR, config=config)
         found = await consumer.discover(TOKENS)
         if not found:
             return False

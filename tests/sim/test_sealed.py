@@ -307,28 +307,6 @@ def test_jointly_encoded_tracks_are_sealed_and_padded(world):
 # Publishing again.
 
 
-def test_a_publisher_that_starts_again_repeats_no_nonce(world):
-    """The Publication ID is random, and part of every key."""
-
-    async def scenario():
-        here = world()
-        seen = []
-        async with relay(here) as it:
-            for _ in range(2):
-                async with published(here) as publication:
-                    assert_whole(await consume(here, publication.name))
-                    objects = held(it, publication.name)
-                    seen.append([obj.payload for obj in objects if obj.payload])
-        return seen
-
-    first, second = run(scenario())
-
-    assert len(first) == len(second)
-    # One keystream would leave the XOR of equal plaintexts zero: equal octets.
-    prefixes = [{payload[:32] for payload in run} for run in (first, second)]
-    assert prefixes[0].isdisjoint(prefixes[1])
-
-
 def test_a_layer_whose_publishing_was_cancelled_can_be_published_again(world):
     async def scenario():
         here = world()
