@@ -28,13 +28,18 @@ _OF_TRACKS = ("subscribe", "fetch", "track_status", "publish")
 
 
 class Guarded:
-    """A relay with one publication that a member has put there."""
+    """A relay with one publication that a member has put there.
 
-    def __init__(self, *, extra_keys=()):
+    `rules` are what the relay asks of tokens (`TokenConfig`); with an audience among them, tokens
+    are made for it unless they say otherwise.
+    """
+
+    def __init__(self, *, extra_keys=(), **rules):
+        self.audience = (rules["audience"],) if "audience" in rules else ()
         self.mac = MacKey(b"mac", bytes(range(32)))
         self.signer = SigningKey.generate(b"signer")
         keys = (self.mac, self.signer.public, *extra_keys)
-        self.policy = TokenPolicy(keys, TokenConfig(leeway=0.0), clock=self.wall)
+        self.policy = TokenPolicy(keys, TokenConfig(leeway=0.0, **rules), clock=self.wall)
         self.world = World(authorize=self.policy)
         self.publisher = self.world.client()
         self.publisher.peer.tokens = (self.token(Role.PRODUCER),)
@@ -47,7 +52,8 @@ class Guarded:
 
     def claims(self, role, ttl=1000.0, *, scope=SCOPE, **more):
         scopes = role_scopes(role, [scope])
-        return Claims(scopes=scopes, expires_at=self.wall() + ttl, **more)
+        values = {"audience": self.audience, **more}
+        return Claims(scopes=scopes, expires_at=self.wall() + ttl, **values)
 
     def token(self, role, ttl=1000.0, *, key=None, scope=SCOPE, **more):
         made = mint(self.claims(role, ttl, scope=scope, **more), key or self.mac)
@@ -67,12 +73,22 @@ class Guarded:
         (rejection,) = (client or self.stranger).of(request_id, ev.RequestRejected)
         return rejection.code, rejection.reason, rejection.retry_after, rejection.redirect
 
-    def code(self, kind, *tokens, **more):
-        return self.refusal(self.ask(kind, *tokens, **more))[0]
+    def code(self, kind, *tokens, client=None, **more):
+        return self.refusal(self.ask(kind, *tokens, client=client, **more), client)[0]
+
+    def withdraw(self, key):
+        """Forget a key that makes tokens, as a relay does whose file of keys has changed."""
+        self.policy.replace_keys(other for other in (self.mac, self.signer.public) if other != key)
+        self.world.core.admission.review.everything(now=self.world.now)
+        self.world.settle()
 
     @property
     def refused(self):
         return dict(self.world.statistics.requests_refused)
+
+    @property
+    def ended(self):
+        return dict(self.world.statistics.grants_ended)
 
     def assert_untouched(self):
         """The member's publication is as it was, and nobody's session was closed."""

@@ -5,7 +5,7 @@ Pure: octets, keys and wall-clock seconds in, claims out.
 Source: draft-ietf-moq-c4m-01.
 """
 
-from kvcs.c4m.claims import ClaimNumbers, Claims, decode_claims, encode_claims
+from kvcs.c4m.claims import MAX_AUDIENCES, ClaimNumbers, Claims, decode_claims, encode_claims
 from kvcs.c4m.role import Role, role_scopes
 from kvcs.c4m.scope import MAX_ACTIONS, MAX_SCOPES, Action, Match, MatchKind, Scope
 from kvcs.c4m.token import (
@@ -20,6 +20,7 @@ from kvcs.c4m.token import (
 
 __all__ = (
     "MAX_ACTIONS",
+    "MAX_AUDIENCES",
     "MAX_SCOPES",
     "TOKEN_TYPE",
     "Action",

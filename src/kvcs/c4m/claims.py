@@ -17,7 +17,7 @@ from kvcs.c4m.scope import MAX_SCOPES, Scope, ScopeError
 from kvcs.cose.cbor import CborLimits, CborValue, decode_cbor
 from kvcs.errors import ConfigError, TokenRefused
 
-__all__ = ("ClaimNumbers", "Claims", "decode_claims", "encode_claims")
+__all__ = ("MAX_AUDIENCES", "ClaimNumbers", "Claims", "decode_claims", "encode_claims")
 
 _ISSUER: Final = 1
 _SUBJECT: Final = 2
@@ -30,7 +30,7 @@ _TOKEN_ID: Final = 7
 _REGISTERED: Final = range(1, 9)
 # Beyond it a number of seconds has no fraction, and no clock gets there.
 _LAST_SECOND: Final = float(2**53)
-_MAX_AUDIENCES: Final = 16
+MAX_AUDIENCES: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Claims:
         token_id: Identifier of the token.
 
     Raises:
-        ConfigError: There are no scopes or too many, or a time is no time.
+        ConfigError: There are no scopes or too many, too many audiences, or a time is no time.
     """
 
     scopes: tuple[Scope, ...]
@@ -89,6 +89,9 @@ class Claims:
     def __post_init__(self) -> None:
         if not 0 < len(self.scopes) <= MAX_SCOPES:
             raise ConfigError("scopes", f"1..{MAX_SCOPES} of them", str(len(self.scopes)))
+        if len(self.audience) > MAX_AUDIENCES:
+            got = str(len(self.audience))
+            raise ConfigError("audience", f"at most {MAX_AUDIENCES} names", got)
         times = (self.expires_at, self.not_before, self.revalidation, self.issued_at)
         for seconds in times:
             if seconds is not None and not 0 <= seconds <= _LAST_SECOND:
@@ -220,7 +223,7 @@ class _Reader:
         value = self._left.pop(_AUDIENCE)
         texts = value if isinstance(value, list) else [value]
         names = tuple(text for text in texts if isinstance(text, str))
-        if not 0 < len(texts) <= _MAX_AUDIENCES or len(names) < len(texts):
+        if not 0 < len(texts) <= MAX_AUDIENCES or len(names) < len(texts):
             raise TokenRefused("form", f"claim {_AUDIENCE} is no text, nor a list of some")
         return names
 

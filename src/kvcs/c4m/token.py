@@ -63,9 +63,12 @@ class TokenConfig:
         issuer: Who must have made it; None for whoever has the key.
         audience: What we are called; a token for somebody else is refused, and without a name
             every token that is for somebody.
+        require_audience: Refuse tokens that are for nobody in particular as well: those are good
+            wherever their key is, for whoever has got hold of one.
 
     Raises:
-        ConfigError: A bound is not positive, or the leeway negative.
+        ConfigError: A bound is not positive, the leeway negative, or an audience required of
+            tokens and not named.
     """
 
     numbers: ClaimNumbers = field(default_factory=ClaimNumbers)
@@ -75,6 +78,7 @@ class TokenConfig:
     least_revalidation: float = 1.0
     issuer: str | None = None
     audience: str | None = None
+    require_audience: bool = False
 
     def __post_init__(self) -> None:
         if self.leeway < 0:
@@ -83,6 +87,8 @@ class TokenConfig:
             value: float = getattr(self, name)
             if value <= 0:
                 raise ConfigError(name, "more than 0", str(value))
+        if self.require_audience and self.audience is None:
+            raise ConfigError("require_audience", "an audience beside it")
 
 
 class TokenVerifier:
@@ -127,9 +133,9 @@ class TokenVerifier:
         Raises:
             NotAuthentic: No key of ours made it.
             TokenRefused: ``"size"``: larger than `TokenConfig.max_token_bytes`; ``"form"``: no
-                such token; ``"claim"``, ``"endless"``: as in `decode_claims`; ``"audience"``,
-                ``"issuer"``: for or by somebody else; ``"revalidation"``: it asks for more than
-                we do.
+                such token; ``"claim"``, ``"endless"``: as in `decode_claims`; ``"audience"``:
+                for somebody else, or for nobody in particular; ``"issuer"``: by somebody else;
+                ``"revalidation"``: it asks for more than we do.
         """
         config = self.config
         if len(token) > config.max_token_bytes:
@@ -172,6 +178,8 @@ class TokenVerifier:
         config = self.config
         if claims.audience and config.audience not in claims.audience:
             raise TokenRefused("audience", "the token is for somebody else")
+        if config.require_audience and not claims.audience:
+            raise TokenRefused("audience", "the token is for no relay in particular")
         if config.issuer is not None and claims.issuer != config.issuer:
             raise TokenRefused("issuer", "the token is by somebody else")
 

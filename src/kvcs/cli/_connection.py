@@ -1,11 +1,12 @@
 """From the options of a command to the configuration of a connection."""
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 from kvcs.cli._options import RelaySettings
-from kvcs.cli._tokens import following_tokens, read_tokens
+from kvcs.cli._tokens import find_tokens, following_tokens
 from kvcs.endpoint.connect import ConnectConfig
 from kvcs.moqt.wire.token import Token
 from kvcs.transport.interface import ClientTls, TransportConfig
@@ -19,7 +20,7 @@ def connect_config(relay: RelaySettings) -> ConnectConfig:
     """Return how to reach a relay; connecting takes at most the command's whole time."""
     transport = TransportConfig()
     return ConnectConfig(
-        tokens=read_tokens(relay.token_file, _FLAG),
+        tokens=find_tokens(relay.token_file, _FLAG, os.environ),
         tls=ClientTls(
             ca_file=None if relay.ca is None else str(relay.ca),
             verify=not relay.insecure_loopback,

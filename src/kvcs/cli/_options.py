@@ -190,7 +190,8 @@ def trust_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for decorator in (
         option("--token-file", type=INPUT_FILE,
                help="File with the authorization token that the relay asks for; kvcs token mint "
-               "makes one. It is read again when it changes."),
+               "makes one. It is read again when it changes; a pipe, or the text in KVCS_TOKEN, "
+               "is read once."),
         option("--insecure-loopback", is_flag=True,
                help="Skip certificate checks, towards a loopback address only."),
         option("--ca", type=INPUT_FILE,

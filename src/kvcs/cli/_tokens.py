@@ -1,7 +1,9 @@
 """Authorization tokens in files: read, and read again when somebody has written a new one.
 
 A file holds one token: a CWT in base64url, as ``kvcs token mint`` writes it, or as plain octets.
-Anything else is presented as it is, as a token of the type that is agreed out of band.
+Anything else is presented as it is, as a token of the type that is agreed out of band. Secret
+managers that write no files hand the same over in a pipe or in the environment; then it is read
+once and cannot change.
 """
 
 import asyncio
@@ -11,7 +13,7 @@ import logging
 import os
 import re
 import stat
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -20,7 +22,19 @@ from kvcs.c4m import TOKEN_TYPE
 from kvcs.errors import ConfigError
 from kvcs.moqt.wire.token import Token
 
-__all__ = ("Stamp", "decode_token", "encode_token", "following_tokens", "read_tokens", "stamp")
+__all__ = (
+    "ENVIRONMENT_VARIABLE",
+    "Stamp",
+    "decode_token",
+    "encode_token",
+    "find_tokens",
+    "following_tokens",
+    "read_tokens",
+    "stamp",
+)
+
+#: Environment variable with a token, as a file would hold it.
+ENVIRONMENT_VARIABLE: Final = "KVCS_TOKEN"
 
 _MAX_TOKEN_BYTES: Final = 2**14
 _LOOK_INTERVAL: Final = 1.0
@@ -53,11 +67,32 @@ def decode_token(content: bytes) -> bytes | None:
     return octets if octets.startswith(_TAGS) else None
 
 
+def find_tokens(path: Path | None, key: str, environment: Mapping[str, str]) -> tuple[Token, ...]:
+    """Return what is presented: the token in a file or in `ENVIRONMENT_VARIABLE`, or nothing.
+
+    Args:
+        path: The file, if one was named.
+        key: Name of the setting, for errors.
+        environment: The environment of the process.
+
+    Raises:
+        ConfigError: As in `read_tokens`; or a token was named twice.
+    """
+    text = environment.get(ENVIRONMENT_VARIABLE)
+    if text is None:
+        return read_tokens(path, key)
+    if path is not None:
+        raise ConfigError(ENVIRONMENT_VARIABLE, f"no {key} beside it")
+    return _tokens_in(
+        text.encode(errors="surrogateescape"), ENVIRONMENT_VARIABLE, "nothing or too much"
+    )
+
+
 def read_tokens(path: Path | None, key: str) -> tuple[Token, ...]:
     """Return what is presented: the token in a file, or nothing without a file.
 
     Args:
-        path: The file.
+        path: The file, or a pipe, such as ``/dev/fd/3``, which can be read once.
         key: Name of the setting, for errors.
 
     Raises:
@@ -72,11 +107,19 @@ def read_tokens(path: Path | None, key: str) -> tuple[Token, ...]:
     except OSError as error:
         got = f"{path}: {error.strerror}"
         raise ConfigError(key, "a file that can be read", got) from error
-    if not 0 < len(content.strip()) <= _MAX_TOKEN_BYTES:
-        expected = f"a token of 1..{_MAX_TOKEN_BYTES} octets"
-        raise ConfigError(key, expected, str(path))
     if stat.S_ISREG(mode) and mode & stat.S_IROTH:
         _logger.warning("everybody on this machine can read the token in %s: chmod 600", path)
+    return _tokens_in(content, key, str(path))
+
+
+def _tokens_in(content: bytes, key: str, place: str) -> tuple[Token, ...]:
+    """Return the token that something holds.
+
+    Raises:
+        ConfigError: It is empty or too large. What it holds is not shown.
+    """
+    if not 0 < len(content.strip()) <= _MAX_TOKEN_BYTES:
+        raise ConfigError(key, f"a token of 1..{_MAX_TOKEN_BYTES} octets", place)
     cwt = decode_token(content)
     if cwt is None:
         return (Token.use_value(content.strip()),)
@@ -99,11 +142,17 @@ def stamp(path: Path) -> Stamp:
     return tuple((name, it.st_mtime_ns, it.st_size, it.st_ino) for name, it in found)
 
 
+def _is_read_once(path: Path) -> bool:
+    return path.exists() and not stamp(path)
+
+
 @asynccontextmanager
 async def following_tokens(
     path: Path | None, key: str, present: Callable[[tuple[Token, ...]], None]
 ) -> AsyncGenerator[None]:
     """Present the token in a file whenever it was written anew, until the end of the block.
+
+    Of what cannot be read a second time nothing is expected.
 
     Args:
         path: The file; None for no token.
@@ -113,7 +162,7 @@ async def following_tokens(
     Raises:
         ConfigError: The file cannot be read when the block begins.
     """
-    if path is None:
+    if path is None or _is_read_once(path):
         yield
         return
     seen, shown = stamp(path), read_tokens(path, key)

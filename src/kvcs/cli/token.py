@@ -80,7 +80,13 @@ def token() -> None:
     help="How often relays look again whether it is good; some cannot, and refuse it.",
 )
 @option("--issuer", help="Who makes it (claim iss).")
-@option("--audience", help="Which relay may take it (claim aud); by default every one.")
+@option(
+    "--audience",
+    "audiences",
+    multiple=True,
+    help="Which relay may take it (claim aud), by the name in its settings; by default every one. "
+    "May be given several times.",
+)
 @option(
     "--key-file",
     type=OUTPUT_FILE,
@@ -119,7 +125,7 @@ def mint_token(output: Output, **settings: Any) -> None:
         issued_at=float(int(now)),
         revalidation=settings["revalidate"],
         issuer=settings["issuer"],
-        audience=() if settings["audience"] is None else (settings["audience"],),
+        audience=settings["audiences"],
     )
     made = encode_token(mint(claims, key))
     destination: Path | None = settings["destination"]
@@ -141,8 +147,13 @@ def mint_token(output: Output, **settings: Any) -> None:
     help="Key ring, or file with a JWK or a JWK Set, that a relay would verify it with.",
 )
 @option("--audience", help="What that relay is called, for tokens that are for one.")
+@option(
+    "--require-audience",
+    is_flag=True,
+    help="That relay refuses tokens that are for no relay in particular.",
+)
 @pass_output
-def inspect(output: Output, file: Path, token_keys: Path | None, audience: str | None) -> int:
+def inspect(output: Output, file: Path, token_keys: Path | None, **settings: Any) -> int:
     """Show what the token in FILE says (- is standard input), and whether it is good.
 
     Without --token-keys nothing of it is verified. The exit code is 4 if it is not good. The
@@ -152,9 +163,10 @@ def inspect(output: Output, file: Path, token_keys: Path | None, audience: str |
     Examples:
       kvcs token inspect producer.token --token-keys relay.json
     """  # noqa: D301 - click reads the backslash
+    config = TokenConfig(**settings)
     made = _read(file)
-    found = peek(made, TokenConfig())
-    fault = _fault(made, token_keys, audience)
+    found = peek(made, config)
+    fault = _fault(made, token_keys, config)
     is_expired = time.time() >= found.claims.expires_at
     kid = None if found.kid is None else found.kid.decode("ascii", "backslashreplace")
     verified = None if token_keys is None else fault is None
@@ -185,11 +197,11 @@ def inspect(output: Output, file: Path, token_keys: Path | None, audience: str |
     return ExitCode.REFUSED if fault or is_expired else ExitCode.DONE
 
 
-def _fault(made: bytes, keys: Path | None, audience: str | None) -> str | None:
+def _fault(made: bytes, keys: Path | None, config: TokenConfig) -> str | None:
     """Return why a relay would refuse a token; None if it would not, or nobody asked."""
     if keys is None:
         return None
-    verifier = TokenVerifier(token_keys(keys), TokenConfig(audience=audience))
+    verifier = TokenVerifier(token_keys(keys), config)
     try:
         verifier.verify(made, wall=time.time())
     except (NotAuthentic, TokenRefused) as error:

@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from kvcs.client.config import PublisherConfig
 from kvcs.client.publication import Publication
@@ -18,9 +19,11 @@ from kvcs.kv.naming import PublicationName
 from kvcs.kv.sealing import ObjectKey
 from kvcs.names import FullTrackName, TrackNamespace
 
-__all__ = ("Publisher",)
+__all__ = ("MAX_REMEMBERED_IDS", "Publisher")
 
-_PUBLICATION_ID_BYTES = 16
+MAX_REMEMBERED_IDS: Final = 2**14
+"""Publication IDs that are remembered, so as to use none again; about 150 octets each."""
+_PUBLICATION_ID_BYTES: Final = 16
 
 
 class Publisher:
@@ -36,7 +39,8 @@ class Publisher:
         scope_key: Secret of the scope.
         descriptor: What the caches are computed with.
         config: Settings.
-        random_bytes: Gives the random Publication ID of each publication.
+        random_bytes: Gives the random Publication ID of each publication. One that it gave before
+            is refused: sealed under one name, two publications would share their nonces.
 
     Raises:
         LayoutMismatch: A block of a layer is too large for an Object.
@@ -58,6 +62,7 @@ class Publisher:
         self._random_bytes = random_bytes
         self._servings: dict[Connection, Serving] = {}
         self._publications: dict[TrackNamespace, Publication] = {}
+        self._used_ids: dict[bytes, None] = {}
         profile = self._config.profile
         self._scope_id = profile.scope_id(scope_key)
         self._compatibility_id = profile.compatibility_id(scope_key, descriptor)
@@ -125,13 +130,32 @@ class Publisher:
         return tuple(self._servings.values())
 
     def name_of(self, anchor_key: BlockKey) -> PublicationName:
-        """Return a new name with a random Publication ID."""
+        """Return a new name with a random Publication ID.
+
+        Raises:
+            ConfigError: The ID was used before, so `random_bytes` is not random.
+        """
         return PublicationName(
             scope_id=self._scope_id,
             compatibility_id=self._compatibility_id,
             anchor_key=anchor_key,
-            publication_id=PublicationId(self._random_bytes(_PUBLICATION_ID_BYTES)),
+            publication_id=self._new_id(),
         )
+
+    def _new_id(self) -> PublicationId:
+        """Draw a Publication ID.
+
+        The keys of sealed Objects are derived from it, and their nonces are places: a second
+        publication of one name would use both again.
+        """
+        publication_id = PublicationId(self._random_bytes(_PUBLICATION_ID_BYTES))
+        if publication_id in self._used_ids:
+            expected = "a Publication ID that this publisher has not used before"
+            raise ConfigError("random_bytes", expected, "the same one again")
+        self._used_ids[publication_id] = None
+        if len(self._used_ids) > MAX_REMEMBERED_IDS:
+            del self._used_ids[next(iter(self._used_ids))]
+        return publication_id
 
     def add(self, publication: Publication) -> None:
         """Offer a publication to all peers, present and future."""

@@ -145,6 +145,15 @@ def test_a_token_for_somebody_else_is_refused():
     assert verifier(audience="b").verify(mint(CLAIMS, MAC), wall=1500.0) == CLAIMS
 
 
+def test_who_requires_an_audience_takes_no_token_that_is_for_nobody_in_particular():
+    rules = {"audience": "b", "require_audience": True}
+    token = mint(Claims(scopes=CLAIMS.scopes, expires_at=2000.0, audience=("a", "b")), MAC)
+
+    assert refusal(mint(CLAIMS, MAC), **rules) == "audience"
+    assert refusal(token, audience="c", require_audience=True) == "audience"
+    assert verifier(**rules).verify(token, wall=1500.0).audience == ("a", "b")
+
+
 def test_a_token_by_somebody_else_is_refused():
     token = mint(Claims(scopes=CLAIMS.scopes, expires_at=2000.0, issuer="a"), MAC)
 
@@ -164,7 +173,13 @@ def test_a_token_that_asks_for_more_revalidation_than_there_is_is_refused():
 
 @pytest.mark.parametrize(
     "rules",
-    [{"leeway": -1.0}, {"max_token_bytes": 0}, {"max_attempts": 0}, {"least_revalidation": 0.0}],
+    [
+        {"leeway": -1.0},
+        {"max_token_bytes": 0},
+        {"max_attempts": 0},
+        {"least_revalidation": 0.0},
+        {"require_audience": True},
+    ],
 )
 def test_rules_have_bounds(rules):
     with pytest.raises(ConfigError) as error:

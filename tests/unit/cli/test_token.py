@@ -66,8 +66,8 @@ def test_minted_token_is_good_for_who_has_the_public_key(kvcs_json, ring, relay_
 def test_roles_and_scopes_are_all_in_one_token(kvcs_json, ring):
     made = kvcs_json(
         *("token", "mint", "--keys", ring, "--role", "producer", "--role", "consumer"),
-        *("--scope", SCOPE, "--scope", "all", "--issuer", "us", "--audience", "relay-1"),
-        *("--revalidate", "30s"),
+        *("--scope", SCOPE, "--scope", "all", "--issuer", "us", "--revalidate", "30s"),
+        *("--audience", "relay-1", "--audience", "relay-2"),
     )
 
     assert [(scope["actions"][0], len(scope["namespace"])) for scope in made["scopes"]] == [
@@ -76,7 +76,11 @@ def test_roles_and_scopes_are_all_in_one_token(kvcs_json, ring):
         ("SUBSCRIBE_NAMESPACE", 2),
         ("SUBSCRIBE_NAMESPACE", 1),
     ]
-    assert (made["issuer"], made["audience"], made["revalidation"]) == ("us", "relay-1", 30.0)
+    assert (made["issuer"], made["audience"], made["revalidation"]) == (
+        "us",
+        "relay-1, relay-2",
+        30.0,
+    )
 
 
 def test_scope_is_that_of_the_ring_by_default(kvcs_json, ring):
@@ -121,6 +125,7 @@ def test_key_of_a_file_signs(kvcs_json, ring, tmp_path):
         (("--role", "producer", "--scope", "ff"), "--scope: expected 32 hex digits, or all"),
         (("--role", "producer", "--scope", "zz" * 16), "--scope: expected 32 hex digits"),
         (("--role", "producer", "--scope", SCOPE, "--key-file", "gone.jwk"), "gone.jwk"),
+        (("--role", "producer", "--scope", SCOPE, *17 * ("--audience", "a")), "at most 16 names"),
     ],
 )
 def test_what_cannot_be_minted_is_told(kvcs_run, ring, arguments, words):
@@ -199,6 +204,19 @@ def test_inspecting_tells_a_relay_by_its_name(kvcs_json, write):
     file, keys = write(claims)
 
     assert kvcs_json("token", "inspect", file, "--token-keys", keys, "--audience", "a")["good"]
+
+
+def test_inspecting_tells_what_a_relay_that_requires_an_audience_refuses(kvcs_run, write):
+    file, keys = write(Claims(scopes=(Scope(actions=frozenset({4})),), expires_at=4e9))
+    arguments = ("token", "inspect", file, "--token-keys", keys, "--require-audience")
+
+    code, out, _ = kvcs_run(*arguments, "--audience", "a")
+    unnamed, _, error = kvcs_run(*arguments)
+
+    assert code == 4
+    assert out.startswith("verdict    the token is for no relay in particular (audience)\n")
+    assert unnamed == 2
+    assert "an audience beside it" in error
 
 
 def test_a_time_beyond_all_calendars_can_be_shown(kvcs_run, write):

@@ -1,13 +1,22 @@
 import asyncio
 import logging
 import os
+from pathlib import Path
 
 import pytest
 
 from kvcs.c4m import TOKEN_TYPE, Claims, Scope, mint
-from kvcs.cli._connection import connect_config
+from kvcs.cli._connection import connect_config, renewing
 from kvcs.cli._options import RelaySettings
-from kvcs.cli._tokens import decode_token, encode_token, following_tokens, read_tokens, stamp
+from kvcs.cli._tokens import (
+    ENVIRONMENT_VARIABLE,
+    decode_token,
+    encode_token,
+    find_tokens,
+    following_tokens,
+    read_tokens,
+    stamp,
+)
 from kvcs.cose import MacKey
 from kvcs.errors import ConfigError
 from kvcs.testing import run
@@ -74,6 +83,69 @@ def test_connection_presents_the_token_of_the_file(tmp_path):
     assert [each.value for each in config.tokens] == [token()]
     assert token().hex()[:12] not in repr(config)
     assert repr(token())[2:12] not in repr(config)
+
+
+@pytest.fixture
+def pipe():
+    """Return the path of a pipe with something in it, as a shell makes one for <(...)."""
+    descriptors = []
+
+    def make(content):
+        reading, writing = os.pipe()
+        descriptors.append(reading)
+        os.write(writing, content)
+        os.close(writing)
+        return Path(f"/dev/fd/{reading}")
+
+    yield make
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def test_a_token_comes_through_a_pipe_which_is_read_once(pipe):
+    path = pipe(encode_token(token()).encode())
+    settings = RelaySettings(
+        url="moqt://localhost/", ca=None, insecure_loopback=False, timeout=1.0, token_file=path
+    )
+    presented = []
+
+    async def scenario():
+        config = connect_config(settings)
+        async with renewing(settings, presented.append):
+            await asyncio.sleep(3)
+        return config
+
+    assert [each.value for each in run(scenario()).tokens] == [token()]
+    assert presented == []
+
+
+def test_a_token_in_the_environment_is_presented(monkeypatch):
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, f"{encode_token(token())}\n")
+    settings = RelaySettings(url="moqt://localhost/", ca=None, insecure_loopback=False, timeout=1.0)
+
+    config = connect_config(settings)
+
+    assert [(each.token_type, each.value) for each in config.tokens] == [(TOKEN_TYPE, token())]
+    assert encode_token(token())[:12] not in repr(config)
+
+
+@pytest.mark.parametrize("text", ["", " \n", "x" * 20_000])
+def test_a_variable_without_a_token_is_refused_by_name(text):
+    with pytest.raises(ConfigError) as error:
+        find_tokens(None, "--token-file", {ENVIRONMENT_VARIABLE: text})
+
+    assert error.value.key == ENVIRONMENT_VARIABLE
+    assert "xxx" not in str(error.value)
+
+
+def test_a_token_that_is_named_twice_is_refused(tmp_path):
+    path = tmp_path / "token"
+    path.write_text(encode_token(token()))
+
+    with pytest.raises(ConfigError, match="no --token-file beside it"):
+        find_tokens(path, "--token-file", {ENVIRONMENT_VARIABLE: encode_token(token())})
+
+    assert find_tokens(path, "--token-file", {}) == read_tokens(path, "--token-file")
 
 
 def test_new_token_is_presented_and_a_broken_one_is_not(tmp_path, caplog):

@@ -182,6 +182,7 @@ def _token_config(authorization: Authorization) -> TokenConfig:
             max_token_bytes=authorization.max_token_bytes,
             issuer=authorization.issuer,
             audience=authorization.audience,
+            require_audience=authorization.require_audience,
         )
     except ConfigError as error:
         raise ConfigError(f"authorization.{error.key}", error.expected, error.got) from error

@@ -58,6 +58,8 @@ _FLAGS: Final = (
     _Flag("--upstream-ca", "", "upstream_ca", {"type": INPUT_FILE}),
     _Flag("--upstream-token-file", "", "upstream_token_file", {"type": INPUT_FILE}),
     _Flag("--token-keys", "authorization", "keys", {"type": click.Path(path_type=Path)}),
+    _Flag("--token-audience", "authorization", "audience", {}),
+    _Flag("--require-audience", "authorization", "require_audience", {"is_flag": True}),
     _Flag("--idle-timeout", "transport", "idle_timeout", {"type": DURATION}),
     _Flag("--drain-timeout", "", "drain_timeout", {"type": DURATION}),
     _Flag("--admin-host", "admin", "host", {}),

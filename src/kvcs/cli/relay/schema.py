@@ -103,6 +103,8 @@ class Authorization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         issuer: Who must have made a token (claim iss), besides having the key.
         audience: What this relay is called in tokens that are for somebody (claim aud); without
             it such tokens are refused.
+        require_audience: Whether tokens that are for no relay in particular are refused too. A
+            token that was stolen at one relay is then good at no other one.
         leeway: How far the clock of who makes tokens may be off.
         max_token_bytes: Octets of a token.
         reload_interval: How often it is looked whether keys have changed.
@@ -114,6 +116,7 @@ class Authorization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     keys: Path | None = None
     issuer: str | None = None
     audience: str | None = None
+    require_audience: bool = False
     leeway: Duration = _TOKENS["leeway"]
     max_token_bytes: Size = _TOKENS["max_token_bytes"]
     reload_interval: Duration = 5.0

@@ -64,8 +64,8 @@ def ring_of(tmp_path):
     return make
 
 
-def asking(key, expires_at=4e9):
-    claims = Claims(scopes=(Scope(actions=frozenset({4})),), expires_at=expires_at)
+def asking(key, expires_at=4e9, **more):
+    claims = Claims(scopes=(Scope(actions=frozenset({4})),), expires_at=expires_at, **more)
     token = Token.use_value(mint(claims, mac_key(key)), token_type=TOKEN_TYPE)
     return Access(
         action=AccessAction.SUBSCRIBE,
@@ -89,6 +89,20 @@ def test_keys_make_a_policy_by_tokens(settings_of, certificate, ring_of, key, fo
     assert made(asking(key, 1000.0)) == RequestErrorCode.EXPIRED_AUTH_TOKEN
 
 
+def test_a_relay_can_require_that_tokens_are_for_it(settings_of, certificate, ring_of, key):
+    ring_of("set", key)
+    text = (
+        f'{tls_of(certificate)}[authorization]\npolicy = "c4m"\nkeys = "keys"\n'
+        'audience = "here"\nrequire_audience = true'
+    )
+
+    made = relay_config(settings_of(text), certificate.tls).authorize
+
+    assert isinstance(made(asking(key, audience=("here",))), Grant)
+    for audience in ((), ("there",)):
+        assert made(asking(key, audience=audience)) == RequestErrorCode.UNAUTHORIZED
+
+
 @pytest.mark.parametrize(
     ("text", "place"),
     [
@@ -101,6 +115,10 @@ def test_keys_make_a_policy_by_tokens(settings_of, certificate, ring_of, key, fo
             "authorization.revalidation_claim",
         ),
         ('policy = "c4m"\nkeys = "keys"\nmax_token_bytes = 0', "authorization.max_token_bytes"),
+        (
+            'policy = "c4m"\nkeys = "keys"\nrequire_audience = true',
+            "authorization.require_audience",
+        ),
     ],
 )
 def test_what_is_no_policy_is_named(settings_of, certificate, ring_of, key, text, place):

@@ -35,6 +35,7 @@ FLAGS = {
     "--drain-timeout": ("drain_timeout", ("1s", "2s", "3"), (1.0, 2.0, 3.0)),
     "--admin-host": ("admin.host", ("h1", "h2", '"h3"'), ("h1", "h2", "h3")),
     "--admin-port": ("admin.port", ("1", "2", "3"), (1, 2, 3)),
+    "--token-audience": ("authorization.audience", ("a", "b", '"c"'), ("a", "b", "c")),
     "--dev-cert-name": (
         "tls.development_names",
         ("a", "b", '["c"]'),
@@ -105,7 +106,8 @@ def test_all_flags_are_tested_here():
         for name in parameter.opts + parameter.secondary_opts
     }
 
-    assert names == {*FLAGS, *PATHS, "--allow-anyone", "--admin", "--no-admin"}
+    switches = {"--allow-anyone", "--admin", "--no-admin", "--require-audience"}
+    assert names == {*FLAGS, *PATHS, *switches}
 
 
 def test_nothing_given_means_the_defaults(probe):
@@ -205,6 +207,16 @@ def test_allow_anyone_replaces_the_policy(probe, file_with, monkeypatch, policy)
     assert probe("--config", file, "--allow-anyone").authorization.policy == "allow-anyone"
     monkeypatch.setenv("KVCS_ALLOW_ANYONE", "1")
     assert probe("--config", file).authorization.policy == "allow-anyone"
+
+
+def test_an_audience_is_required_on_demand(probe, file_with, monkeypatch):
+    file = file_with("[authorization]\nrequire_audience = true")
+
+    assert not probe().authorization.require_audience
+    assert probe("--require-audience").authorization.require_audience
+    assert probe("--config", file).authorization.require_audience
+    monkeypatch.setenv("KVCS_REQUIRE_AUDIENCE", "1")
+    assert probe().authorization.require_audience
 
 
 def test_admin_listener_is_switched_on_and_off(probe, file_with, monkeypatch):
