@@ -7,6 +7,7 @@ from tests.attacks.guarded import (
     OTHER_SCOPE,
     READS,
     UNAUTHORIZED,
+    WRITES,
     Guarded,
 )
 
@@ -33,10 +34,10 @@ def test_what_exists_and_what_does_not_are_refused_alike_and_at_once(kind, wait_
     guarded.assert_untouched()
 
 
-@pytest.mark.parametrize("kind", [*READS, "publish_namespace", "publish"])
+@pytest.mark.parametrize("kind", [*READS, *WRITES])
 def test_nothing_is_looked_up_for_a_stranger(kind, monkeypatch):
     guarded = Guarded()
-    core = guarded.world.core
+    core, token = guarded.world.core, guarded.token(Role.RELAY)
 
     def look_up(*_, **__):
         raise AssertionError("looked up")
@@ -49,6 +50,10 @@ def test_nothing_is_looked_up_for_a_stranger(kind, monkeypatch):
 
     assert guarded.code(kind) == UNAUTHORIZED
     assert guarded.code(kind, namespace=NOWHERE) == UNAUTHORIZED
+    # The control: what is allowed is looked up, and where nothing is as well.
+    for namespace in (NAMESPACE, NOWHERE):
+        with pytest.raises(AssertionError, match="looked up"):
+            guarded.ask(kind, token, namespace=namespace)
 
 
 def test_a_prefix_that_is_too_short_lists_nothing():

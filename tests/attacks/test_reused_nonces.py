@@ -13,13 +13,24 @@ from dataclasses import replace
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from tests.attacks.actors import consume, publish_all
-from tests.attacks.liar import BLOCKS, DESCRIPTOR, LAYERS, SCOPE_KEY, TLS, TOKENS, URL, K, tensor
+from tests.attacks.liar import (
+    BLOCK_TOKENS,
+    BLOCKS,
+    DESCRIPTOR,
+    LAYERS,
+    SCOPE_KEY,
+    TLS,
+    TOKENS,
+    URL,
+    K,
+    tensor,
+)
 from tests.attacks.sealed_copy import CONSUMER, KEY, SEALED, SIGNED
 
 from kvcs.client import Publisher
 from kvcs.endpoint.connect import connect
 from kvcs.endpoint.reconnect import Backoff, PersistentConnection
-from kvcs.errors import LocalProtocolError
+from kvcs.errors import ConfigError, LocalProtocolError
 from kvcs.kv import Component
 from kvcs.kv.sealing.cipher import derive
 from kvcs.moqt.codepoints import PropertyType
@@ -30,9 +41,14 @@ PACE = 0.2
 CONFIG = RelayConfig(tls=TLS, authorize=allow_all, limits=RelayLimits(publisher_wait=3.0))
 
 
-def publisher(config):
+PADDED = replace(SEALED, pad_segment_blocks=4)
+
+
+def publisher(config, **options):
     """What a process makes when it starts, with nothing but its key from before."""
-    return Publisher(scope_key=SCOPE_KEY, descriptor=DESCRIPTOR, config=replace(config, push=True))
+    return Publisher(
+        scope_key=SCOPE_KEY, descriptor=DESCRIPTOR, config=replace(config, push=True), **options
+    )
 
 
 @asynccontextmanager
@@ -74,7 +90,7 @@ def key_and_nonce(track, obj):
     return key, nonce
 
 
-@pytest.mark.parametrize("config", [SEALED, SIGNED], ids=["sealed", "signed too"])
+@pytest.mark.parametrize("config", [SEALED, SIGNED, PADDED], ids=["sealed", "signed too", "padded"])
 @pytest.mark.parametrize("layers", [2, LAYERS], ids=["died", "had finished"])
 def test_publisher_that_starts_again_with_its_key_repeats_no_nonce(layers, config):
     async def scenario():
@@ -93,9 +109,32 @@ def test_publisher_that_starts_again_with_its_key_repeats_no_nonce(layers, confi
     assert (min(sizes.values()) == max(sizes.values())) == (layers == LAYERS)
     uses = Counter(key_and_nonce(track, obj) for track, obj in objects)
     assert set(uses.values()) == {1}
+    assert any(obj.object_id == BLOCKS for _, obj in objects) == (config is PADDED)
     # Equal Data in equal places, of which one keystream would make equal octets.
     beginnings = Counter(obj.payload[:32] for _, obj in objects)
     assert set(beginnings.values()) == {1}
+
+
+@pytest.mark.parametrize("tokens", [TOKENS, TOKENS[:-BLOCK_TOKENS]], ids=["same", "other anchor"])
+def test_publication_whose_id_was_used_before_is_refused_before_anything_is_sealed(tokens):
+    """A source of randomness that repeats itself, as of a machine that was cloned."""
+
+    async def scenario():
+        network = MemoryNetwork()
+        source = publisher(SEALED, random_bytes=bytes)
+        async with Relay(CONFIG, transport=network) as relay, publishing(network, source):
+            await asyncio.sleep((LAYERS + 0.5) * PACE)
+            before = sealed_objects(relay)
+            with pytest.raises(ConfigError, match="has not used before") as refused:
+                await publish_all(source, PACE, tokens)
+            await asyncio.sleep(1.0)
+            assert await consume(network, config=CONSUMER)
+            return before, sealed_objects(relay), refused.value
+
+    before, after, refusal = run(scenario())
+
+    assert before == after
+    assert refusal.key == "random_bytes"
 
 
 def test_publication_that_a_new_relay_is_given_repeats_nonces_with_the_same_octets_only():

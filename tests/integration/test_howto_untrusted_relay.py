@@ -128,6 +128,7 @@ class RelayOfThePage:
     def __init__(self, site):
         self._site = site
         self._context = None
+        self._child = None
         self._reader = None
         self.address = ""
         self.log = []
@@ -137,13 +138,15 @@ class RelayOfThePage:
 
     def __exit__(self, *error):
         if self._context is not None:
-            self._context.__exit__(*error)
+            # The reader ends with the process, and only then may the pipe be closed.
+            self._child.kill()
             self._reader.join(10)
+            self._context.__exit__(*error)
 
     def start(self, words):
         site = self._site
         self._context = child_process([*KVCS, *words], site.environment, site.directory)
-        child = self._context.__enter__()
+        child = self._child = self._context.__enter__()
         # Nobody may leave its pipe full.
         self._reader = threading.Thread(target=lambda: self.log.extend(child.stderr))
         self._reader.start()

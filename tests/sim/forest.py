@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 
 from kvcs.client import Consumer, Publisher, PublisherConfig
 from kvcs.endpoint.connect import connect
-from kvcs.kv import ScopeKey
+from kvcs.kv import Component, ScopeKey
+from kvcs.moqt.codepoints import ObjectStatus
 from kvcs.relay import Relay, RelayConfig, RelayLimits, allow_all
 from kvcs.transport.interface import ServerTls, TransportConfig
 
@@ -55,9 +56,9 @@ async def publisher(world, port, **options):
 
 
 @asynccontextmanager
-async def consumer(world, port):
+async def consumer(world, port, config=None):
     async with connect(url(port), transport=world.network) as connection:
-        yield Consumer(connection, scope_key=SCOPE_KEY, descriptor=world.descriptor)
+        yield Consumer(connection, scope_key=SCOPE_KEY, descriptor=world.descriptor, config=config)
 
 
 async def produce(world, publication, segment=None, *, pace=0.1, layers=LAYERS):
@@ -70,10 +71,10 @@ async def produce(world, publication, segment=None, *, pace=0.1, layers=LAYERS):
     return segment
 
 
-async def consume(world, port, *, delay=0.0, name=None, **options):
+async def consume(world, port, *, delay=0.0, name=None, config=None, **options):
     """Find a publication, or take a named one, after `delay`; return the verdict."""
     await asyncio.sleep(delay)
-    async with consumer(world, port) as it:
+    async with consumer(world, port, config) as it:
         if name is None:
             (candidate, *_) = await it.discover(world.tokens)
         else:
@@ -82,6 +83,27 @@ async def consume(world, port, *, delay=0.0, name=None, **options):
             async for layer in retrieval:
                 assert world.is_equal(layer, options.get("blocks"))
             return retrieval.verdict
+
+
+def held(relay, name):
+    """Every Object of a publication that a relay holds."""
+    entries = relay._core.cache._publications[name.namespace()].entries.values()
+    return [obj for entry in entries for obj in entry.store.objects()]
+
+
+def assert_unread(world, objects, key_id):
+    """Nothing of what was sealed can be seen in the Objects that a relay holds."""
+    tensors = [
+        world.tensor(component, layer)[:16]
+        for component in (Component.K, Component.V)
+        for layer in range(LAYERS)
+    ]
+    for obj in objects:
+        if obj.status is not ObjectStatus.NORMAL:
+            assert not obj.properties
+            continue
+        assert not any(known in obj.payload for known in (b"KVO1", b"compat", *tensors))
+        assert dict(obj.properties.immutable_pairs) == {0x78: key_id}
 
 
 def assert_whole(verdict, *, layers=LAYERS, blocks=5):

@@ -1,15 +1,26 @@
 """Sealed publications: through a relay that cannot read them, into the hands of who has the key."""
 
 import asyncio
+import hashlib
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.sim.forest import assert_unread, held
 
 from kvcs.client import Consumer, ConsumerConfig, Publisher, PublisherConfig
 from kvcs.endpoint.connect import connect
 from kvcs.errors import ConfigError, IntegrityError, KeyMissing
-from kvcs.kv import Component, ScopeKey
-from kvcs.kv.sealing import CipherSuite, ObjectKey, ObjectKeys, SealReason
+from kvcs.kv import MANIFEST, RAW, Component, DataTrackName, ScopeKey, parse_manifest
+from kvcs.kv.sealing import (
+    CipherSuite,
+    ObjectKey,
+    ObjectKeys,
+    SealedPayload,
+    SealingLimits,
+    SealReason,
+    TrackOpener,
+    TrackSealer,
+)
 from kvcs.moqt.codepoints import ObjectStatus
 from kvcs.relay import Relay, RelayConfig, allow_all
 from kvcs.testing import LinkProfile, run
@@ -84,10 +95,15 @@ def assert_whole(verdict, *, layers=LAYERS, blocks=BLOCKS):
     assert (verdict.duplicate, verdict.rejected, verdict.missing) == (0, {}, ())
 
 
-def held(relay, name):
-    """Every Object of a publication that a relay holds."""
-    entries = relay._core.cache._publications[name.namespace()].entries.values()
-    return [obj for entry in entries for obj in entry.store.objects()]
+def newest_manifest(relay, name):
+    """The newest manifest of a publication that a relay holds, opened with the key."""
+    track = name.track(MANIFEST)
+    entry = relay._core.cache._publications[name.namespace()].entries[track]
+    obj = max(entry.store.objects(), key=lambda obj: obj.location)
+    immutable = TrackSealer(KEY, track).immutable
+    place = (obj.group_id, obj.object_id, obj.publisher_priority)
+    sealed = SealedPayload(*place, KEY.key_id, immutable, obj.payload)
+    return parse_manifest(bytes(TrackOpener(KEYS.object_keys, track).open(sealed)))
 
 
 @pytest.mark.parametrize("key", [KEY, STRONG], ids=lambda key: key.suite.name)
@@ -161,19 +177,31 @@ def test_a_relay_sees_nothing_of_what_is_sealed(world):
 
     here, objects = run(scenario())
 
-    tensors = [
-        here.tensor(component, layer)[:16]
-        for component in (Component.K, Component.V)
-        for layer in range(LAYERS)
-    ]
-    normal = [obj for obj in objects if obj.status is ObjectStatus.NORMAL]
-    assert len(normal) > 2 * LAYERS * BLOCKS
-    for obj in normal:
-        assert not any(known in obj.payload for known in (b"KVO1", b"compat", *tensors))
-        assert dict(obj.properties.immutable_pairs) == {0x78: 7}
-    for obj in objects:
-        if obj.status is not ObjectStatus.NORMAL:
-            assert not obj.properties
+    assert len([obj for obj in objects if obj.payload]) > 2 * LAYERS * BLOCKS
+    assert_unread(here, objects, KEY.key_id)
+
+
+def test_digests_of_a_sealed_manifest_are_those_of_the_clear_data(world):
+    async def scenario():
+        here = world()
+        async with relay(here) as it, published(here) as publication:
+            assert_whole(await consume(here, publication.name))
+            return here, newest_manifest(it, publication.name)
+
+    here, manifest = run(scenario())
+
+    (segment,) = manifest.segments
+    assert segment.complete
+    size = here.layout.data_bytes(Component.K, 0)
+    for component in (Component.K, Component.V):
+        name = DataTrackName(component, RAW.name, 0)
+        assert segment.object_digests[str(name)] == tuple(
+            tuple(
+                hashlib.sha256(here.tensor(component, layer)[block * size :][:size]).digest()
+                for block in range(BLOCKS)
+            )
+            for layer in range(LAYERS)
+        )
 
 
 def test_priorities_arrive_as_they_were_sealed(world):
@@ -281,6 +309,47 @@ def test_a_running_publisher_changes_its_key(world):
 
     for verdict in run(scenario()):
         assert_whole(verdict)
+
+
+@pytest.mark.parametrize("threshold", [None, 0], ids=["loop", "thread"])
+@pytest.mark.parametrize(
+    "limits",
+    [SealingLimits(max_objects=2 * BLOCKS + 1), SealingLimits(max_cipher_blocks=29 * BLOCKS)],
+    ids=["objects", "cipher blocks"],
+)
+def test_a_key_that_has_sealed_as_much_as_it_may_is_named_and_nothing_of_that_layer_goes_out(
+    world, limits, threshold
+):
+    config = PublisherConfig(object_key=KEY, hash_threshold_bytes=threshold)
+
+    async def scenario():
+        here = world()
+        async with relay(here), publisher(here, config) as source:
+            async with source.publication(here.tokens) as publication:
+                segment = await publication.add_segment()
+                tracks = publication.tracks.data_tracks(0)
+                for track in tracks:
+                    track.sealer._limits = limits
+                for layer_index in range(2):
+                    await here.publish_layer(segment, layer_index)
+                with pytest.raises(ConfigError, match="another Key ID") as refused:
+                    await here.publish_layer(segment, 2)
+                groups = [max(track.store.groups()) for track in tracks]
+                listed = publication.manifest.segments[0].object_digests
+            source.use_object_key(STRONG)
+            async with source.publication(here.tokens) as publication:
+                await here.publish_all(await publication.add_segment())
+                await publication.complete()
+                keys = ConsumerConfig(object_keys=ObjectKeys([STRONG]))
+                verdict = await consume(here, publication.name, keys)
+        return refused.value, groups, {len(digests) for digests in listed.values()}, verdict
+
+    refusal, groups, listed, verdict = run(scenario())
+
+    assert (refusal.key, refusal.got) == ("object_key", "Key ID 7")
+    assert groups == [1, 1]
+    assert listed == {2}
+    assert_whole(verdict)
 
 
 @pytest.mark.parametrize("number", [0x79, 0x02, 0x04, 0x0B])

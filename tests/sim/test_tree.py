@@ -12,8 +12,10 @@ from tests.sim.forest import (
     A,
     B,
     C,
+    assert_unread,
     assert_whole,
     consume,
+    held,
     produce,
     publisher,
     relay,
@@ -21,8 +23,11 @@ from tests.sim.forest import (
     url,
 )
 
-from kvcs.client import Publisher
+from kvcs.client import ConsumerConfig, Publisher
+from kvcs.cose import Algorithm, SigningKey
 from kvcs.endpoint.connect import connect
+from kvcs.kv import TrustedProducers
+from kvcs.kv.sealing import ObjectKey, ObjectKeys
 from kvcs.moqt.session import events as ev
 from kvcs.names import TrackNamespace
 from kvcs.relay import RelayLimits
@@ -114,6 +119,47 @@ def test_consumers_behind_two_relays_share_one_copy_on_the_link_between_them(wor
     assert (a.upstream_subscriptions, b.upstream_subscriptions) == (3, 3)
     assert b.objects_rejected == {}
     assert b.bytes_in <= 1.05 * a.bytes_in
+
+
+def test_what_is_signed_sealed_and_padded_goes_through_two_relays_unread(world):
+    signing_key = SigningKey(b"producer", Algorithm.ES256, bytes(range(1, 33)))
+    object_key = ObjectKey(key_id=7, secret=bytes(range(16)))
+    demands = ConsumerConfig(
+        object_keys=ObjectKeys([object_key]),
+        trusted_producers=TrustedProducers((signing_key.public,)),
+    )
+    settings = {"object_key": object_key, "signing_key": signing_key, "pad_segment_blocks": 4}
+
+    async def scenario():
+        here = world()
+        async with relay(here.network, A) as a, relay(here.network, B, A) as b:
+            await settled(b)
+            async with (
+                publisher(here, A, **settings) as it,
+                it.publication(here.tokens) as publication,
+                asyncio.TaskGroup() as group,
+            ):
+                segment, name = await publication.add_segment(), publication.name
+                live = [
+                    group.create_task(consume(here, B, name=name, config=demands, delay=delay))
+                    for delay in (0.0, 0.25, 1.0)
+                ]
+                await produce(here, publication, segment)
+                assert await publication.wait_delivered(10.0)
+            late = await consume(here, B, name=name, config=demands)
+            objects = [held(relay, name) for relay in (a, b)]
+        return here, [*(task.result() for task in live), late], objects
+
+    here, verdicts, objects = run(scenario())
+
+    for verdict in verdicts:
+        assert_whole(verdict)
+        assert verdict.authenticated
+    for each in objects:
+        assert len([obj for obj in each if obj.payload]) > 2 * LAYERS * 8
+        assert_unread(here, each, object_key.key_id)
+        priorities = {(obj.group_id, obj.publisher_priority) for obj in each if obj.object_id}
+        assert {(layer, 128 * layer // LAYERS) for layer in range(LAYERS)} <= priorities
 
 
 def time_to_fetch(world, cut_through_bytes):

@@ -87,26 +87,47 @@ def test_what_is_hidden_lets_wait_as_long_as_what_does_not_exist(guarded):
     assert hidden[0] == RequestErrorCode.TIMEOUT
 
 
+WRITES = {
+    "publish-namespace": lambda client, _: client.announce(SECRET),
+    "publish": lambda client, track: client.send(client.session.publish, track),
+}
+
+
+@pytest.fixture
+def blind(make_world, monkeypatch):
+    """A relay that decides in one way, and whose every look-up raises."""
+
+    def make(decision):
+        world = make_world(authorize=lambda _: decision)
+
+        def look_up(*_, **__):
+            raise AssertionError("looked up")
+
+        monkeypatch.setattr(world.core, "_track", look_up)
+        for name in ("publish", "publishers", "withdraw"):
+            monkeypatch.setattr(type(world.core.discovery.namespaces), name, look_up)
+        return world.client()
+
+    return make
+
+
 @pytest.mark.parametrize("code", [RequestErrorCode.DOES_NOT_EXIST, RequestErrorCode.UNAUTHORIZED])
-def test_nothing_is_looked_up_for_what_is_refused(make_world, monkeypatch, code):
-    world = make_world(authorize=lambda _: code)
-    client = world.client()
-    session, core = client.session, world.core
+def test_nothing_is_looked_up_for_what_is_refused(blind, code):
+    client = blind(code)
 
-    def look_up(*_, **__):
-        raise AssertionError("looked up")
-
-    monkeypatch.setattr(core, "_track", look_up)
-    for name in ("publish", "publishers", "withdraw"):
-        monkeypatch.setattr(type(core.discovery.namespaces), name, look_up)
-    requests = [
-        client.announce(SECRET),
-        client.send(session.publish, TRACK),
-        *(ask(client, TRACK) for ask in ASKS.values()),
-    ]
+    requests = [ask(client, TRACK) for ask in (ASKS | WRITES).values()]
 
     assert {client.rejection(request_id) for request_id in requests} == {code}
     assert not client.link.session.is_closed
+
+
+@pytest.mark.parametrize("ask", (ASKS | WRITES).values(), ids=ASKS | WRITES)
+def test_what_is_allowed_is_looked_up(blind, ask):
+    """The control of the test before."""
+    client = blind(None)
+
+    with pytest.raises(AssertionError, match="looked up"):
+        ask(client, TRACK)
 
 
 def test_listing_below_a_short_prefix_leaves_out_what_is_hidden(guarded):

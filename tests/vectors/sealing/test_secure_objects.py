@@ -1,9 +1,11 @@
 """The vectors of draft-ietf-moq-secure-objects: derivation, nonce, AAD, plaintext, ciphertext."""
 
+import hmac
 import json
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 
 from kvcs.kv.sealing import CipherSuite, ObjectKey, ObjectKeys, SealedPayload, TrackOpener
 from kvcs.kv.sealing.cipher import TrackCipher, derive
@@ -47,6 +49,39 @@ class Recorder:
 @pytest.mark.parametrize("index", range(len(NAMES)))
 def test_names_are_serialized_as_in_the_vectors(index):
     assert NAMES[index].encode().hex() == VECTORS["names"][index]["encoded"]
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The strings that keys and salts are derived with."""
+    seen = []
+
+    def recording(*arguments, info, **options):
+        seen.append(info)
+        return HKDF(*arguments, info=info, **options)
+
+    monkeypatch.setattr("kvcs.kv.sealing.cipher.HKDF", recording)
+    return seen
+
+
+def test_labels_are_those_of_the_vectors(asked):
+    derive(key_of(VECTORS["info"]["suite"]), TRACK)
+
+    assert [info.hex() for info in asked] == [VECTORS["info"]["key"], VECTORS["info"]["salt"]]
+
+
+@pytest.mark.parametrize("item", VECTORS["secrets"], ids=lambda item: item["suite"])
+def test_keys_come_from_the_secret_of_the_vectors(asked, item):
+    suite, secret = CipherSuite(item["suite"]), bytes.fromhex(item["secret"])
+    derived = derive(key_of(suite), TRACK)
+
+    expanded = tuple(
+        HKDFExpand(suite.hash_algorithm, len(octets), info).derive(secret)
+        for octets, info in zip(derived, asked, strict=True)
+    )
+
+    assert expanded == derived
+    assert hmac.digest(b"", BASE_KEYS[suite], suite.hash_algorithm.name) == secret
 
 
 @pytest.mark.parametrize("item", VECTORS["keys"], ids=lambda item: item["suite"])

@@ -1,6 +1,10 @@
 """Codecs: how the tensor of a block becomes Data.
 
-A new codec is one module beside this one and one line in `CODECS`.
+A new codec is one module beside this one and one line in `CODECS`. None compresses yet, so Data is
+as long as the tensor and nothing grows while it is read. One that does must be given the octets
+that the layout has for the block and give exactly so many, stop decoding at the first one beyond,
+bound what its own tables take, and stay outside the event loop: the length inside the compressed
+Data is the word of whoever sent it, also where its digest fits.
 
 Source: KVCS draft, "Track Names" (registry "KVSP Codecs").
 """
