@@ -15,7 +15,7 @@ from kvcs.cli._text import format_kid
 from kvcs.cli._verdict import describe_missing, incomplete
 from kvcs.client import Candidate, Consumer, Layer, Retrieval, Verdict
 from kvcs.engines.file import CacheFile, LayerTensors, save_cache
-from kvcs.errors import DataError, RequestRejected
+from kvcs.errors import DataError, RequestRejected, RequestTimedOut
 from kvcs.kv.descriptor import Descriptor
 from kvcs.kv.layout import Layout
 from kvcs.kv.naming import Component
@@ -163,8 +163,8 @@ async def take_first(
     """Take the first publication that gives everything, and finish with it.
 
     Whoever may announce can announce what nobody believes, and for more of the prompt than
-    everybody else. So one that is refused gives way to the next one, and those of one prefix to
-    those of a shorter one.
+    everybody else. So one that is refused, or whose manifest does not come in time, gives way to
+    the next one, and those of one prefix to those of a shorter one.
 
     Args:
         output: Where it is told.
@@ -177,7 +177,7 @@ async def take_first(
         Incomplete: Of those that could be used none gave everything.
         KvcsError: None could be used: why not the first one; or the session ended.
     """
-    refused: list[DataError | RequestRejected] = []
+    refused: list[DataError | RequestRejected | RequestTimedOut] = []
     clock = asyncio.get_running_loop().time
     while candidates:
         lacking: tuple[Taking, Verdict] | None = None
@@ -185,7 +185,9 @@ async def take_first(
             taking = Taking(output, wanted, candidate)
             try:
                 verdict = await taking.run(consumer, timeout=deadline - clock())
-            except (DataError, RequestRejected) as error:
+            except (DataError, RequestRejected, RequestTimedOut) as error:
+                if clock() >= deadline:
+                    raise
                 refused.append(error)
                 continue
             if verdict.complete:

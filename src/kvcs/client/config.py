@@ -127,6 +127,10 @@ class ConsumerConfig:
         max_candidates: Publications of one prefix that are noted; more are counted as ignored.
         max_ranked: Publications of one prefix whose manifests are compared. Where none of so many
             can be used, the next ones are asked for.
+        manifest_wait: Seconds for the first version of a manifest, at one peer, at most half of
+            the time that a retrieval has left; then another publication or peer has its turn. It
+            comes at once, also of what is being computed: twelve seconds are more than a relay
+            needs to see that the publisher that it asks is gone.
         fill_wait: Seconds for the fill stream of an accepted subscription to begin.
         fill_timeout: Seconds that relays may wait for Objects under way (FILL_TIMEOUT).
         silence_margin: Seconds beyond `fill_timeout` that a fetch stream may be silent before
@@ -170,6 +174,7 @@ class ConsumerConfig:
     max_probes: int = 32
     max_candidates: int = 64
     max_ranked: int = 8
+    manifest_wait: float = 12.0
     fill_wait: float = 2.0
     fill_timeout: float = 10.0
     silence_margin: float = 5.0

@@ -11,6 +11,7 @@ Source:
 """
 
 import asyncio
+import math
 from collections.abc import Callable
 
 from kvcs.client.config import ConsumerConfig
@@ -27,6 +28,7 @@ from kvcs.errors import (
     PublishDoneCode,
     RequestErrorCode,
     RequestRejected,
+    RequestTimedOut,
 )
 from kvcs.kv.manifest import Manifest
 from kvcs.kv.naming import MANIFEST, SIGNED_MANIFEST
@@ -83,16 +85,34 @@ class ManifestTrack:
         self._is_stalled = False
         self._request: Request | None = None
 
-    async def open(self) -> Manifest:
+    async def open(self, patience: float = math.inf) -> Manifest:
         """Ask for the manifest and wait for its first version.
 
+        Args:
+            patience: Seconds to wait, where they are fewer than `ConsumerConfig.manifest_wait`.
+
         Raises:
+            RequestTimedOut: It did not come in time.
             NotAuthentic: Nobody who is trusted signed the manifest, or nobody is trusted and the
                 publication signs its manifest.
             RequestRejected: The peer has no such publication, or refuses to give it.
             DataError: The manifest is not one, or is that of another publication.
             KvcsError: The session ended.
         """
+        wait = min(self._config.manifest_wait, patience)
+        waiting = asyncio.timeout(wait)
+        try:
+            async with waiting:
+                await self._open()
+        except TimeoutError:
+            if not waiting.expired():
+                raise
+            text = f"no manifest of publication {self.source.name.short_id} within {wait:.3g} s"
+            raise RequestTimedOut(text) from None
+        assert self.latest is not None
+        return self.latest
+
+    async def _open(self) -> None:
         if self._config.trusted_producers is None and not self._config.allow_unverified:
             await self._refuse_signed()
             absence = await self._obtain(MANIFEST)
@@ -104,8 +124,6 @@ class ManifestTrack:
                 absence = await self._obtain(MANIFEST)
         if absence is not None:
             raise absence
-        assert self.latest is not None
-        return self.latest
 
     async def _obtain(self, track: bytes) -> RequestRejected | None:
         """Ask for one of the two tracks; return why not when it exists for no request at all."""

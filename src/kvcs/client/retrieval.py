@@ -85,10 +85,13 @@ class Retrieval:
             clock=asyncio.get_running_loop().time,
             on_change=self._signal.set,
         )
+        waiting = asyncio.timeout_at(self._deadline)
         try:
-            async with asyncio.timeout_at(self._deadline):
-                self._manifest = await self._open(self._sources[0])
+            async with waiting:
+                self._manifest = await self._open_first()
         except TimeoutError:
+            if not waiting.expired():
+                raise
             raise RequestTimedOut(f"no manifest within {self._wish.timeout} s") from None
         try:
             self._prefix.take_manifest(self.manifest)
@@ -173,6 +176,34 @@ class Retrieval:
 
     # The manifest.
 
+    async def _open_first(self) -> ManifestTrack:
+        """Obtain the manifest at the first source, or at the next one where none comes.
+
+        Raises:
+            RequestTimedOut: It came from none of them.
+            KvcsError: The first source has nothing to retrieve.
+        """
+        silent: RequestTimedOut | None = None
+        for number, source in enumerate(self._sources):
+            is_same = source.name == self._sources[0].name
+            try:
+                track = await self._open(source)
+            except RequestTimedOut as error:
+                silent = silent or error
+                continue
+            except KvcsError:
+                if silent is None:
+                    raise
+                continue
+            assert track.latest is not None
+            if is_same or track.latest.deterministic:
+                # Those before it said nothing, and are asked for nothing more.
+                self._sources = self._sources[number:]
+                return track
+            track.close()
+        assert silent is not None
+        raise silent
+
     async def _open(self, source: Source, earlier: ManifestTrack | None = None) -> ManifestTrack:
         """Obtain the manifest at one source; it counts once `_manifest` is this track."""
 
@@ -193,7 +224,8 @@ class Retrieval:
         if earlier is not None:
             track.resume(earlier)
         try:
-            await track.open()
+            left = self._deadline - asyncio.get_running_loop().time()
+            await track.open(left / 2)
             await self._signal.until(lambda: track.latest is not None and track.latest.segments)
         except BaseException:
             track.close()
