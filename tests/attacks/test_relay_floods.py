@@ -8,6 +8,7 @@ bounded by named limits, and gone when its session is.
 import random
 
 import pytest
+from tests.unit.relay.test_publish import push
 from tests.unit.relay.world import (
     NAMESPACE,
     TRACK,
@@ -24,6 +25,7 @@ from kvcs.moqt.session.limits import SessionLimits
 from kvcs.moqt.track.responder import MAX_FILLS
 from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.parameters import FillParameters, Parameters
+from kvcs.moqt.wire.properties import Properties
 from kvcs.moqt.wire.request import RequestUpdate
 from kvcs.moqt.wire.subgroup import SubgroupHeader
 from kvcs.names import FullTrackName, TrackNamespace
@@ -58,6 +60,10 @@ def namespace(number):
     return TrackNamespace((b"flood", b"%d" % number))
 
 
+def namespace_track(number):
+    return FullTrackName(namespace(number), b"x")
+
+
 def refusals(client):
     return [e for e in client.events if isinstance(e, ev.RequestRejected)]
 
@@ -90,6 +96,50 @@ def test_ever_new_tracks_leave_nothing_behind(relay):
     relay.world.pass_time(120)
 
     assert relay.world.statistics.tracks == 0
+
+
+LARGE = Properties.of((0x3801, bytes(60_000)))
+
+
+def test_large_properties_of_many_tracks_stay_in_the_budget():
+    world = World(cache_bytes=2**20)
+    publisher, attacker = world.publisher(), world.client()
+    publisher.add_groups(0, 1)
+
+    for number in range(100):
+        push(attacker, track(number), LARGE)
+        attacker.add(block(0, 0), track=track(number))
+        # One may be too much until it has ended.
+        assert world.statistics.cache_bytes <= 2**20 + 4 * len(LARGE.raw)
+    attacker.lose()
+    world.pass_time(30)
+
+    kept = [held.supply.store.properties.raw for held in world.core.tracks()]
+    assert sum(map(len, kept)) <= 2**20
+    assert_served(world)
+
+
+def test_properties_that_crowd_the_cache_end_their_track_and_no_other_is_taken():
+    world = World(cache_bytes=2**20)
+    publisher, attacker, other = world.publisher(), world.client(), world.client()
+    publisher.add_groups(0, 1)
+    reader = world.client()
+    request_id = reader.subscribe()
+    offers = [push(attacker, track(number), LARGE) for number in range(10)]
+
+    ended = [one for one in offers if attacker.of(one, ev.RequestCancelled)]
+    assert 0 < len(ended) < 10
+    assert world.statistics.cache_bytes <= 2**20
+
+    small = [push(attacker, namespace_track(number)) for number in range(200)]
+    refused = [attacker.rejection(one) for one in small if attacker.of(one, ev.RequestRejected)]
+    assert set(refused) == {RequestErrorCode.EXCESSIVE_LOAD}
+    publisher.add_groups(2)
+    assert sorted(reader.objects(request_id)) == whole(3)
+    attacker.lose()
+    world.pass_time(30)
+    push(other)  # which is taken again
+    assert not refusals(other)
 
 
 @pytest.mark.parametrize("kind", ["subscribe", "fetch", "publish", "rendezvous", "prefix"])

@@ -21,6 +21,7 @@ from kvcs.moqt.wire.request import Redirect
 from kvcs.moqt.wire.subgroup import SubgroupHeader
 from kvcs.moqt.wire.token import Token
 from kvcs.names import FullTrackName, Location, TrackNamespace
+from kvcs.relay.cache import TRACK_BYTES
 
 NAMESPACES = [TrackNamespace((b"a", b"x")), TrackNamespace((b"a", b"y"))]
 TRACKS = [FullTrackName(NAMESPACES[0], b"d"), *(FullTrackName(n, b"k") for n in NAMESPACES)]
@@ -110,7 +111,7 @@ class RelayMachine(RuleBasedStateMachine):
     )
     def begin(self, cache_bytes, cut_through_bytes):
         self.world = World(
-            cache_bytes=cache_bytes,
+            cache_bytes=cache_bytes + len(TRACKS) * TRACK_BYTES,
             authorize=refuses_bad_tokens,
             cut_through_bytes=cut_through_bytes,
         )

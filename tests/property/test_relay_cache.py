@@ -9,7 +9,7 @@ from kvcs.moqt.track.store import TrackStore
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES
 from kvcs.names import FullTrackName, TrackNamespace
-from kvcs.relay.cache import Cache
+from kvcs.relay.cache import Cache, track_bytes
 from kvcs.relay.statistics import Metrics
 
 TRACKS = [
@@ -17,7 +17,7 @@ TRACKS = [
     for namespace in (b"one", b"two", b"three")
     for name in (b"k", b"v")
 ]
-# Records cost far less than the half unit above the eighth.
+# Tracks and records cost far less than the half unit above the eighth.
 UNIT = 1_000_000
 CAPACITY = 8 * UNIT + UNIT // 2
 LOW_WATER = CAPACITY - CAPACITY // 16
@@ -29,7 +29,12 @@ class Reader:
     def __init__(self, store):
         self.store = store
         self.is_idle = True
+        self.is_forgotten = False
         self.needed = set()
+
+    @property
+    def size_bytes(self):
+        return 0 if self.is_forgotten else self.store.size_bytes + track_bytes(self.store)
 
     def needs(self, group_id):
         return not self.is_idle and group_id in self.needed
@@ -38,7 +43,7 @@ class Reader:
         pass
 
     def forgotten(self):
-        pass
+        self.is_forgotten = True
 
     def victims(self):
         held = [group_id for group_id in self.store.groups() if self.needs(group_id)]
@@ -107,6 +112,7 @@ class CacheMachine(RuleBasedStateMachine):
         before[track, group_id] = before.get((track, group_id), 0) + units * UNIT
 
         reader.store.add(obj, now=self.clock)
+        reader.is_forgotten = False
         self.cache.grew(track, now=self.clock)
 
         self.check_evictions(before)
@@ -127,10 +133,15 @@ class CacheMachine(RuleBasedStateMachine):
             assert sum(before[key] for key in needed) > LOW_WATER, "needed Group lost without need"
         for track, group_id in dropped:
             if self.is_idle(track.namespace):
+                self.check_whole(track.namespace, after)
                 self.check_least_recently_used(track.namespace, after)
             elif track.namespace not in self.oversized:
                 idle_left = [key for key in after if self.is_idle(key[0].namespace)]
                 assert not idle_left, f"Group {group_id} in use dropped before {idle_left}"
+
+    def check_whole(self, namespace, after):
+        left = [track for track, _ in after if track.namespace == namespace]
+        assert namespace in self.oversized or not left, "a publication was halved"
 
     def check_least_recently_used(self, namespace, after):
         older = [
@@ -146,6 +157,8 @@ class CacheMachine(RuleBasedStateMachine):
     def read(self, track, needed):
         self.readers[track].is_idle = False
         self.readers[track].needed = needed
+        self.readers[track].is_forgotten = False
+        self.cache.recount(track, now=self.clock)
 
     @rule(track=st.sampled_from(TRACKS))
     def stop_reading(self, track):
@@ -167,9 +180,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @invariant()
     def bytes_add_up_and_fit(self):
-        assert self.cache.size_bytes == sum(
-            reader.store.size_bytes for reader in self.readers.values()
-        )
+        assert self.cache.size_bytes == sum(reader.size_bytes for reader in self.readers.values())
         assert self.cache.size_bytes <= CAPACITY
 
 

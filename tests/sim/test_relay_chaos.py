@@ -24,6 +24,7 @@ from kvcs.moqt.wire.parameters import FillParameters, Parameters
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES
 from kvcs.names import FullTrackName, Location, TrackNamespace
 from kvcs.relay import Relay, RelayConfig, RelayLimits, allow_all
+from kvcs.relay.cache import TRACK_BYTES
 from kvcs.testing import LinkProfile, MemoryNetwork, run
 from kvcs.transport.interface import ServerTls, TransportConfig
 
@@ -225,7 +226,7 @@ async def scenario(seed):
     config = RelayConfig(
         tls=ServerTls(certificate_file="", private_key_file=""),
         authorize=allow_all,
-        cache_bytes=chance.choice([60_000, 80_000, 2**20]),
+        cache_bytes=len(tracks) * TRACK_BYTES + chance.choice([60_000, 80_000, 2**20]),
         limits=limits,
         transport=SMALL,
     )

@@ -17,6 +17,7 @@ from kvcs.moqt.track.interval import to_position
 from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
 from kvcs.names import FullTrackName, TrackNamespace
+from kvcs.relay.cache import TRACK_BYTES
 
 TRACKS = [
     FullTrackName(TrackNamespace((b"kvcs-1", namespace)), name)
@@ -32,7 +33,9 @@ class Walk:
 
     def __init__(self, directory, seed):
         self.random = random.Random(seed)
-        self.world = DiskWorld(directory, cache_bytes=400_000, read_ahead_bytes=40_000)
+        self.world = DiskWorld(
+            directory, cache_bytes=len(TRACKS) * TRACK_BYTES + 400_000, read_ahead_bytes=40_000
+        )
         self.published = {track: {} for track in TRACKS}
         self.ended = set()
         self.stores = {}

@@ -18,6 +18,7 @@ from kvcs.endpoint.reconnect import Backoff
 from kvcs.errors import ManifestError, RequestRejected
 from kvcs.moqt.session.limits import SessionLimits
 from kvcs.relay import RelayLimits
+from kvcs.relay.cache import TRACK_BYTES
 from kvcs.testing import LinkProfile, run
 
 LEFT, RIGHT, ONE, OTHER = 4441, 4442, 4451, 4452
@@ -160,7 +161,7 @@ def test_caches_that_are_too_small_cost_time_and_nothing_else(world, seed):
     session = SessionLimits(max_object_bytes=8192)
     limits = RelayLimits(publisher_wait=30.0, session=session, cut_through_bytes=100)
     # Room for what is known of the publication, and for half of its Objects.
-    settings = {"limits": limits, "cache_bytes": 45_000}
+    settings = {"limits": limits, "cache_bytes": 3 * TRACK_BYTES + 45_000}
 
     verdicts, late, statistics = run(scenario(here, seed, tries=1, **settings), seed=seed)
 

@@ -26,6 +26,7 @@ from kvcs.moqt.wire.parameters import FillParameters, Parameters
 from kvcs.moqt.wire.subgroup import SubgroupHeader
 from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay import Relay, RelayConfig, RelayLimits, allow_all
+from kvcs.relay.cache import TRACK_BYTES
 from kvcs.testing import LinkProfile, MemoryNetwork, run
 from kvcs.transport.interface import ClientTls, TransportConfig
 
@@ -72,7 +73,7 @@ class Trouble:
         self.network = MemoryNetwork(seed, profile)
         self.config = RelayConfig(
             tls=TLS, authorize=allow_all, transport=SMALL, limits=LIMITS,
-            cache_bytes=self.chance.choice([60_000, 2**20]),
+            cache_bytes=4 * TRACK_BYTES + self.chance.choice([60_000, 2**20]),
         )  # fmt: skip
         self.complete = 0
         self.faults = []

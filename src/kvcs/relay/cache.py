@@ -13,9 +13,9 @@ budget is free, so that the search for something to drop is not repeated for eve
 4. Groups that are still needed: protection ends where the budget does. The Track with the
    most bytes chooses which of its Groups it can do without best.
 
-Of an idle Track nothing is kept; one in use keeps the records of its Groups, which count too.
-What is dropped is *unknown* afterwards, never "does not exist". The cache does not know
-who needs what: it asks the `Usage` that came with each Track.
+Of an idle Track nothing is kept. One in use keeps its name, its Properties and the records of its
+Groups, which count too. What is dropped is *unknown* afterwards, never "does not exist". The cache
+does not know who needs what: it asks the `Usage` that came with each Track.
 
 Source: MOQT draft 22, Sections 7.1 and 10.3.
 """
@@ -25,14 +25,26 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from kvcs.moqt.track.contents import FORWARDING_TIME
+from kvcs.moqt.track.costs import properties_bytes
 from kvcs.moqt.track.store import TrackStore
 from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay.statistics import Metrics
 
-__all__ = ("Cache", "PublicationSize", "Usage")
+__all__ = ("TRACK_BYTES", "Cache", "PublicationSize", "Usage", "track_bytes")
 
 # Part of the budget that is freed at a time.
 _SLACK: Final = 16
+
+# What a Track costs in a relay beside its Objects, its Properties and its name, measured and
+# rounded up: both halves of it, and its places in the tables.
+TRACK_BYTES: Final = 9 * 1024
+
+
+def track_bytes(store: TrackStore) -> int:
+    """Return the octets that a Track counts for beside what its store counts itself."""
+    track = store.track
+    name_bytes = track.namespace.size_bytes + len(track.name)
+    return TRACK_BYTES + name_bytes + properties_bytes(store.properties)
 
 
 class Usage(Protocol):
@@ -52,7 +64,7 @@ class Usage(Protocol):
         ...
 
     def forgotten(self) -> None:
-        """Note that the store forgot all it knew."""
+        """Note that the store forgot all it knew; the Track is to be removed, if it can be."""
         ...
 
     def victims(self) -> Sequence[int]:
@@ -71,6 +83,7 @@ class _Entry:
     size_bytes: int = 0
     record_bytes: int = 0
     complete: bool = False
+    is_forgotten: bool = False  # nothing is left but what goes with its removal
     first_expiry: float | None = None
     last_expiry: float | None = None
 
@@ -132,12 +145,13 @@ class Cache:
         self._on_lost = on_lost
         self._publications: dict[TrackNamespace, _Publication] = {}
         self._oversized: dict[TrackNamespace, _Publication] = {}
+        self._tracks = 0
         self._size_bytes = 0
         self._record_bytes = 0
         self._next_expiry: float | None = None
 
     def __len__(self) -> int:
-        return sum(len(publication.entries) for publication in self._publications.values())
+        return self._tracks
 
     def __repr__(self) -> str:
         return f"<Cache tracks={len(self)} bytes={self._size_bytes}/{self.capacity_bytes}>"
@@ -146,13 +160,21 @@ class Cache:
     def size_bytes(self) -> int:
         """Octets held, records included.
 
-        At most `capacity_bytes` after every call, unless the records of Tracks in use, which
-        cannot be dropped, need more by themselves; see `is_crowded_by`.
+        At most `capacity_bytes` after every call, unless what Tracks in use need beside their
+        Objects, which cannot be dropped, is more by itself; see `is_crowded_by`.
         """
         return self._size_bytes
 
+    @property
+    def takes_tracks(self) -> bool:
+        """Whether there is room for another Track; the last bit is left to those that are there."""
+        return self._record_bytes <= self._low_water_bytes
+
     def is_crowded_by(self, track: FullTrackName) -> bool:
-        """Tell whether records alone exceed the budget, and a Track has more than its share."""
+        """Tell whether all that is not Objects exceeds the budget, and a Track has its share of it.
+
+        That is names, Properties and records.
+        """
         entry = self._find(track)
         if self._record_bytes <= self.capacity_bytes or entry is None:
             return False
@@ -192,11 +214,13 @@ class Cache:
         return () if publication is None else tuple(publication.entries)
 
     def add(self, store: TrackStore, usage: Usage, *, now: float) -> None:
-        """Take a new, empty store into the budget."""
+        """Take a new, empty store into the budget, and make room if need be."""
         namespace = store.track.namespace
         publication = self._publications.setdefault(namespace, _Publication({}, now))
         publication.entries[store.track] = _Entry(store, usage)
         publication.used = now
+        self._tracks += 1
+        self.recount(store.track, now=now)
 
     def remove(self, track: FullTrackName) -> None:
         """Drop a Track and forget it; unknown ones are ignored."""
@@ -208,6 +232,7 @@ class Cache:
         publication.size_bytes -= entry.size_bytes
         self._size_bytes -= entry.size_bytes
         self._record_bytes -= entry.record_bytes
+        self._tracks -= 1
         del publication.entries[track]
         if not publication.entries:
             del self._publications[track.namespace]
@@ -240,9 +265,23 @@ class Cache:
             entry.last_expiry = max(entry.last_expiry or expiry, expiry)
             entry.first_expiry = min(entry.first_expiry or expiry, expiry)
             self._next_expiry = min(self._next_expiry or entry.first_expiry, entry.first_expiry)
+        entry.is_forgotten = False
         self._count(publication, entry)
         if publication.size_bytes > self.capacity_bytes:
             self._oversized[track.namespace] = publication
+        if self._size_bytes > self.capacity_bytes:
+            self._make_room(now)
+
+    def recount(self, track: FullTrackName, *, now: float) -> None:
+        """Count what a Track costs beside its Objects, and make room if need be.
+
+        For one whose Properties changed, or that is used although it was forgotten.
+        """
+        entry = self._find(track)
+        if entry is None:
+            return
+        entry.is_forgotten = False
+        self._count(self._publications[track.namespace], entry)
         if self._size_bytes > self.capacity_bytes:
             self._make_room(now)
 
@@ -254,9 +293,7 @@ class Cache:
         for publication in self._idle():
             if tracks <= 0:
                 return
-            for entry in tuple(publication.entries.values()):
-                self._drop(entry, None, "idle")
-                tracks -= 1
+            tracks -= self._drop_publication(publication)
 
     def check_complete(self, track: FullTrackName) -> None:
         """See whether a Track became complete; called where that can happen."""
@@ -294,11 +331,12 @@ class Cache:
         return publication.entries.get(track) if publication is not None else None
 
     def _count(self, publication: _Publication, entry: _Entry) -> None:
-        grown = entry.store.size_bytes - entry.size_bytes
+        store = entry.store
+        records = 0 if entry.is_forgotten else store.record_bytes + track_bytes(store)
+        grown = store.object_bytes + records - entry.size_bytes
         entry.size_bytes += grown
         publication.size_bytes += grown
         self._size_bytes += grown
-        records = entry.store.record_bytes
         self._record_bytes += records - entry.record_bytes
         entry.record_bytes = records
 
@@ -319,10 +357,19 @@ class Cache:
 
     def _drop_idle(self) -> None:
         for publication in self._idle():
-            for entry in publication.entries.values():
-                if self._fits():
-                    return
-                self._drop(entry, None, "idle")
+            if self._fits():
+                return
+            self._drop_publication(publication)
+
+    def _drop_publication(self, publication: _Publication) -> int:
+        """Drop what is held of all Tracks of an idle publication; return how many there were.
+
+        Without one of them the others are of no use, and would be listed all the same.
+        """
+        entries = [entry for entry in publication.entries.values() if not entry.is_forgotten]
+        for entry in entries:
+            self._drop(entry, None, "idle")
+        return len(entries)
 
     def _idle(self) -> list[_Publication]:
         """Return the publications that nobody uses, least recently used first."""
@@ -376,6 +423,7 @@ class Cache:
         if not entry.usage.is_idle:
             return entry.store.drop_all()
         freed = entry.store.forget()
+        entry.is_forgotten = True
         entry.usage.forgotten()
         return freed
 

@@ -67,7 +67,8 @@ class RelayLimits:
             caches advertises one for each publication that it still serves.
         max_prefixes_per_session: SUBSCRIBE_NAMESPACEs, and as many SUBSCRIBE_TRACKS, of
             one session; a consumer probes at most 32 prefixes at once.
-        max_tracks: Tracks with any state. An idle Track costs about 2 KiB.
+        max_tracks: Tracks with any state. Each counts 9 KiB, its name and its Properties towards
+            `RelayConfig.cache_bytes`, which may be full before.
         max_fetches_per_session: FETCHes that one session may have under way; fills do not
             count. Subscriptions are bounded by `SessionLimits.max_requests`.
         max_rendezvous_timeout: Longest wait for a publisher that a subscriber may ask for.
@@ -124,8 +125,9 @@ class RelayConfig:
         host: Address to listen on. A loopback address takes clients of this machine only;
             any other takes all, on all interfaces.
         port: UDP port; 0 picks a free one.
-        cache_bytes: Octets of Objects that are kept. At least two of the largest Objects
-            that are accepted must fit; sensible sizes are what the machine can spare.
+        cache_bytes: Octets of Objects that are kept, and of what is known of their Tracks. At least
+            two of the largest Objects that are accepted must fit; sensible sizes are what the
+            machine can spare.
         disk: Where Objects are kept on disk as well; None keeps them in memory only.
         authorize: Decides every request; refuses all unless another policy is chosen.
         limits: Bounds on what peers can make the relay hold.

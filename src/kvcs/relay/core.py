@@ -149,6 +149,7 @@ class RelayCore:
         self._alarms_set = 0
         self._now = 0.0
         self._next_sweep = 0.0
+        self._forgotten: list[FullTrackName] = []
 
     def __repr__(self) -> str:
         return f"<RelayCore peers={len(self._peers)} tracks={len(self._tracks)} {self.cache!r}>"
@@ -409,6 +410,8 @@ class RelayCore:
             case PublishReceived():
                 self._receive_publish(peer, track, event)
         self._release(track)
+        # It may have made room for itself while nobody used it yet.
+        self.cache.recount(track.name, now=self._now)
 
     def _receive_publish(self, peer: Peer, track: Track, event: PublishReceived) -> None:
         now = self._now
@@ -435,15 +438,20 @@ class RelayCore:
     def _track(self, name: FullTrackName) -> Track | None:
         track = self._tracks.get(name)
         if track is None:
-            if len(self._tracks) >= self.limits.max_tracks:
+            if self._is_full:
                 self._sweep(self._now)
-            if len(self._tracks) >= self.limits.max_tracks:
+            if self._is_full:
                 return None
             if not self._tracks:
                 self.schedule(self._now + _SWEEP_INTERVAL, self._sweep_regularly)
             track = Track(name, self, now=self._now)
             self._tracks.add(track)
         return track
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether there is no place for another Track, or no memory."""
+        return len(self._tracks) >= self.limits.max_tracks or not self.cache.takes_tracks
 
     def _sweep(self, now: float) -> None:
         """Forget Tracks that nobody uses: those without Objects, and some others if need be."""
@@ -465,6 +473,18 @@ class RelayCore:
             self.cache.remove(track.name)
             self.disk.release(track.name)
             self._tracks.remove(track.name)
+
+    def track_forgotten(self, name: FullTrackName) -> None:
+        """Remove a Track of which nothing is held, once whoever looks at it now is done."""
+        if not self._forgotten:
+            self.schedule(self._now, self._release_forgotten)
+        self._forgotten.append(name)
+
+    def _release_forgotten(self, now: float) -> None:
+        forgotten, self._forgotten = self._forgotten, []
+        for name in forgotten:
+            self._release_unused(name)
+            self.cache.recount(name, now=now)
 
     def _release_unused(self, name: FullTrackName) -> None:
         track = self._tracks.get(name)

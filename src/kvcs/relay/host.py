@@ -8,7 +8,7 @@ from kvcs.errors import (
 )
 from kvcs.moqt.session.actions import RequestId
 from kvcs.moqt.track.fetch_delivery import FetchDelivery
-from kvcs.names import TrackNamespace
+from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay.cache import Cache
 from kvcs.relay.config import RelayLimits
 from kvcs.relay.disk.tier import DiskTier
@@ -62,6 +62,10 @@ class Host(Protocol):
 
     def refuse(self, peer: Peer, request_id: RequestId, refusal: Refusal, *, now: float) -> None:
         """Answer a request with REQUEST_ERROR."""
+        ...
+
+    def track_forgotten(self, name: FullTrackName) -> None:
+        """Remove a Track of which nothing is held, soon and if nobody uses it by then."""
         ...
 
     def schedule(self, deadline: float, alarm: Callable[[float], None]) -> None:

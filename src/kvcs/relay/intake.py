@@ -104,10 +104,22 @@ class Intake:
         if largest is not None:
             self.store.raise_largest(largest)
 
-    def learn_properties(self, properties: Properties) -> None:
-        """Keep the Track Properties; a newer set replaces an older one whole (Section 8.4)."""
-        if properties.raw or not self._has_properties:
-            if properties != self.store.properties:
-                self._disk().note_properties()
-            self.store.properties = properties
-            self._has_properties = True
+    def learn_properties(self, properties: Properties, *, now: float) -> None:
+        """Keep the Track Properties; a newer set replaces an older one whole (Section 8.4).
+
+        Raises:
+            MalformedTrack: The cache has no room for them.
+        """
+        if self._has_properties and not properties.raw:
+            return
+        self._has_properties = True
+        if properties == self.store.properties:
+            return
+        cache, before = self._host.cache, self.store.properties
+        self.store.properties = properties
+        cache.recount(self.name, now=now)
+        if cache.is_crowded_by(self.name):
+            self.store.properties = before
+            cache.recount(self.name, now=now)
+            raise MalformedTrack("more Properties than the cache has room for")
+        self._disk().note_properties()

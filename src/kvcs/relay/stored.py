@@ -49,7 +49,7 @@ class Stored:
         tier: DiskTier,
         *,
         is_wanted: Callable[[], bool],
-        learn_properties: Callable[[Properties], None],
+        learn_properties: Callable[[Properties, float], None],
         look_again: Callable[[float], None],
     ) -> None:
         """Stand between a store and the disk.
@@ -59,7 +59,8 @@ class Stored:
             cache: The budget that it belongs to.
             tier: The disk.
             is_wanted: Tells whether somebody receives the Track, or it is being received.
-            learn_properties: Called with the Track Properties that the disk knows.
+            learn_properties: Called with the Track Properties that the disk knows, and the
+                time; raises MalformedTrack.
             look_again: Called with the time when something has come.
         """
         self.name: FullTrackName = store.track
@@ -95,21 +96,21 @@ class Stored:
         if knowledge is not None:
             try:
                 self.store.recall(knowledge)
+                self._take_properties(knowledge.properties, now)
             except MalformedTrack as error:
                 accepted = False
                 _logger.warning(
                     "disk cache: what it knows of %s is contradicted: %s", self.name, error
                 )
             else:
-                self._take_properties(knowledge.properties)
                 self._cache.grew(self.name, now=now)
         self._look_again(now)
         return accepted
 
-    def _take_properties(self, properties: Properties) -> None:
+    def _take_properties(self, properties: Properties, now: float) -> None:
         """Take the Track Properties, unless a publisher has sent some by now."""
         if properties.raw and not self.store.properties.raw:
-            self._learn_properties(properties)
+            self._learn_properties(properties, now)
 
     def _contradicted(self, error: MalformedTrack) -> None:
         _logger.warning("disk cache: %s is contradicted: %s", self.name, error)

@@ -102,7 +102,9 @@ class Supply:
             host.cache,
             host.disk,
             is_wanted=lambda: not (self.is_idle and listener.is_idle),
-            learn_properties=self.intake.learn_properties,
+            learn_properties=lambda properties, now: self.intake.learn_properties(
+                properties, now=now
+            ),
             look_again=self._look_again,
         )
         self.gaps = Gaps(
@@ -230,9 +232,10 @@ class Supply:
 
     def publish(self, peer: Peer, event: PublishReceived, *, now: float) -> None:
         """Take a PUBLISH that was accepted; what clients push warms the cache."""
-        self.intake.learn_properties(event.properties)
         subscription = UpstreamSubscription.published(self, peer, event, now=now)
         self.subscriptions.append(subscription)
+        if not self._learn_properties(peer, event.properties, now):
+            return
         if self._listener.wants_objects or not peer.is_relay:
             subscription.resume(now=now)
         self._host.metrics.upstream_subscriptions += 1
@@ -313,8 +316,9 @@ class Supply:
         self, subscription: UpstreamSubscription, properties: Properties, *, now: float
     ) -> None:
         """Note that a publisher accepted a subscription."""
+        if not self._learn_properties(subscription.peer, properties, now):
+            return
         self._host.metrics.upstream_subscriptions += 1
-        self.intake.learn_properties(properties)
         self._watch_join_group(subscription, now)
         self._moves.established(subscription, now=now)
         self.switchover.established(now=now)
@@ -389,9 +393,8 @@ class Supply:
         self._look_again(now)
 
     def fetch_answered(self, fetch: UpstreamFetch, properties: Properties, *, now: float) -> None:
-        """Note that FETCH_OK arrived; raises MalformedTrack."""
-        self.intake.learn_properties(properties)
-        if fetch.end is None:
+        """Note that FETCH_OK arrived."""
+        if not self._learn_properties(fetch.peer, properties, now) or fetch.end is None:
             return
         end = to_location(fetch.end)
         if fetch.end_of_track and not self._finish_track(fetch.peer, end, now):
@@ -425,6 +428,9 @@ class Supply:
 
     def fetch_ended(self, fetch: UpstreamFetch, *, now: float) -> None:
         """Note that nothing more comes on a FETCH."""
+        if fetch not in self.inquiries.fetches:
+            # Its FETCH_OK, which came last, contradicted the Track.
+            return
         self.inquiries.fetches.remove(fetch)
         if fetch.end is None:
             self._listener.probe_refused(fetch, _gone(fetch.peer), now=now)
@@ -454,7 +460,8 @@ class Supply:
         self.inquiries.statuses.remove(status)
         match answer:
             case RequestAccepted() | SubscribeAccepted():
-                self.intake.learn_properties(answer.properties)
+                if not self._learn_properties(status.peer, answer.properties, now):
+                    return
                 self.intake.largest_advertised(answer.parameters.largest_object)
                 self._listener.probe_answered(status, now=now)
                 self._ends.status_answered(status, now=now)
@@ -463,6 +470,17 @@ class Supply:
             case None:
                 self._listener.probe_refused(status, _gone(status.peer), now=now)
         self._look_again(now)
+
+    def _learn_properties(self, peer: Peer, properties: Properties, now: float) -> bool:
+        """Keep the Track Properties of a publisher; False if there is no room for them."""
+        if self.publishers.is_distrusted(peer):
+            return True
+        try:
+            self.intake.learn_properties(properties, now=now)
+        except MalformedTrack as error:
+            self.malformed(peer, error, now=now)
+            return False
+        return True
 
     def _finish_track(
         self, peer: Peer, final: Location, now: float, *, assumed: bool = False

@@ -52,8 +52,9 @@ class Track:
         self.supply.gaps.note_loss()
 
     def forgotten(self) -> None:
-        """Note that the store forgot all it knew."""
+        """Note that the store forgot all it knew; the Track is to be removed, if it can be."""
         self.supply.stored.disk.forgotten()
+        self._host.track_forgotten(self.name)
 
     def victims(self) -> Sequence[int]:
         """Return the held Groups that are needed; the one whose loss hurts least comes first.

@@ -1,3 +1,5 @@
+import tracemalloc
+
 import pytest
 
 from kvcs.moqt.codepoints import ObjectStatus, PropertyType
@@ -6,7 +8,7 @@ from kvcs.moqt.track.store import TrackStore
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
 from kvcs.names import FullTrackName, TrackNamespace
-from kvcs.relay.cache import Cache
+from kvcs.relay.cache import TRACK_BYTES, Cache, track_bytes
 from kvcs.relay.statistics import Metrics
 
 UNIT = 1_000_000
@@ -18,6 +20,7 @@ class Reader:
     def __init__(self, store):
         self.store = store
         self.is_idle = True
+        self.is_forgotten = False
         self.needed = set()
 
     def needs(self, group_id):
@@ -27,7 +30,7 @@ class Reader:
         pass
 
     def forgotten(self):
-        pass
+        self.is_forgotten = True
 
     def victims(self):
         return sorted(self.needed & set(self.store.groups()), reverse=True)
@@ -84,9 +87,52 @@ def test_least_recently_used_namespace_goes_first_with_all_its_tracks(world):
     for group_id in range(7):
         world.receive(two, group_id, now=3.0 + group_id)
 
-    assert world.metrics.evicted_bytes == {"idle": UNIT}
-    assert one.store.groups() == ()
-    assert one_v.store.groups() == (0,)
+    # One of them would have been enough, and the other of no use without it.
+    assert world.metrics.evicted_bytes == {"idle": 2 * UNIT}
+    assert one.store.groups() == one_v.store.groups() == ()
+    assert two.store.groups() == tuple(range(7))
+    assert one.is_forgotten
+    assert one_v.is_forgotten
+
+
+def test_properties_and_names_count(world):
+    properties = Properties.of((0x3801, bytes(60_000)))
+    one = world.track(ONE, bytes(3000), properties=properties)
+
+    assert world.cache.size_bytes >= TRACK_BYTES + 3000 + 2 * 60_000
+    world.receive(one, 0)
+    for number in range(100):
+        world.track(TrackNamespace((b"%d" % number,)), properties=properties)
+
+    assert world.cache.size_bytes <= 8_600_000
+    assert one.is_forgotten
+    assert not one.store.properties
+
+
+def test_many_small_properties_count_with_what_they_cost(world):
+    world.track(ONE)
+    before = world.cache.size_bytes
+    one = world.track(TWO)
+    tracemalloc.start()
+    one.store.properties = Properties.decode(bytes((2, 1)) * 10_000)
+    cost = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    world.cache.recount(one.store.track, now=0.0)
+
+    assert world.cache.size_bytes - before >= cost > 40 * len(one.store.properties.raw)
+
+
+def test_track_that_was_forgotten_counts_again_when_it_is_used(world):
+    one = world.track(ONE)
+    world.receive(one, 0)
+    world.cache.drop_idle(1)
+    assert world.cache.size_bytes == 0
+
+    world.cache.recount(one.store.track, now=1.0)
+    assert world.cache.size_bytes == track_bytes(one.store)
+    world.cache.drop_idle(1)
+    world.receive(one, 0, now=2.0)
+    assert world.cache.size_bytes > UNIT
 
 
 def test_touch_saves_a_namespace_from_eviction(world):
@@ -197,5 +243,6 @@ def test_expiry_ends_completeness_at_the_first_object_and_frees_at_the_last(worl
 
     world.cache.expire(now=115.0)
     assert world.cache.size_bytes == 0
+    assert one.is_forgotten
     assert world.cache.next_deadline() is None
     assert set(world.metrics.evicted_bytes) == {"expired"}

@@ -43,7 +43,7 @@ def test_namespace_subscription_gets_ok_first_then_all_then_changes(world):
 
 
 def test_namespace_of_a_complete_track_stays_listed_until_it_is_evicted(make_world):
-    world = make_world(cache_bytes=12_000)
+    world = make_world(cache_bytes=30_000)
     publisher, consumer = world.publisher(), world.client()
     publisher.store()
     consumer.subscribe()
@@ -545,6 +545,63 @@ def test_idle_publications_make_room_for_new_ones(make_world):
     assert world.core.cache.size_bytes <= 2_000_000
     assert set(world.statistics.evicted_bytes) == {"idle"}
     assert world.statistics.namespaces == 4
+
+
+def test_publication_that_lost_a_track_is_not_listed(make_world):
+    world = make_world(cache_bytes=2_000_000)
+    scope = TrackNamespace((b"scope",))
+    names = [TrackNamespace((b"scope", b"%d" % number)) for number in range(3)]
+    for namespace in names:
+        publisher, consumer = world.publisher(namespace), world.client()
+        tracks = [FullTrackName(namespace, name) for name in (b"k", b"v", b"manifest")]
+        for track in tracks:
+            publisher.store(track)
+            consumer.subscribe(track=track)
+        for track in tracks:
+            size = 100 if track.name == b"manifest" else 100_000
+            publisher.add(*(block(0, object_id, size) for object_id in range(BLOCKS)), track=track)
+            publisher.add(status(0, BLOCKS), track=track)
+            publisher.end_track(1, track=track)
+        publisher.lose()
+        consumer.lose()
+        world.pass_time(6)  # subscription_linger
+
+    consumer = world.client()
+    request_id = consumer.send(consumer.session.subscribe_namespace, scope)
+
+    # Half of the first one was enough to make room.
+    listed = [event.suffix.fields for event in consumer.of(request_id, ev.NamespaceReceived)]
+    assert sorted(listed) == [(b"1",), (b"2",)]
+    assert world.statistics.evicted_bytes.keys() == {"idle"}
+    assert world.statistics.tracks == 6
+    for namespace in names[1:]:
+        for name in (b"k", b"v", b"manifest"):
+            fetched = consumer.fetch(
+                LocationFilter.absolute_start(0, 0), track=FullTrackName(namespace, name)
+            )
+            assert consumer.objects(fetched) == whole(1)
+
+
+def test_tracks_that_are_forgotten_leave_and_one_that_is_used_again_stays(make_world):
+    world = make_world(cache_bytes=2_000_000)
+    publisher = world.publisher()
+    publisher.add_groups(0)
+    consumer = world.client()
+    consumer.fetch(LocationFilter.absolute_start(0, 0))
+    used = world.core.cache.size_bytes
+    world.core.cache.drop_idle(1)
+    assert world.statistics.cache_bytes == 0
+
+    request_id = consumer.subscribe()
+    world.pass_time(1)
+
+    assert consumer.objects(request_id) == whole(1)
+    assert world.statistics.cache_bytes >= used
+    consumer.lose()
+    world.pass_time(6)
+    world.core.cache.drop_idle(1)
+    world.pass_time(1)
+    assert (world.statistics.tracks, world.statistics.cache_bytes) == (0, 0)
 
 
 def test_track_of_more_groups_than_the_cache_can_remember_is_refused(make_world):

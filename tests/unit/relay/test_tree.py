@@ -76,7 +76,7 @@ def test_announcement_that_is_refused_for_now_is_repeated(world):
 
 
 def test_what_the_cache_goes_on_serving_is_announced_until_it_is_lost(make_world):
-    world = make_world(cache_bytes=12_000)
+    world = make_world(cache_bytes=30_000)
     parent, publisher, consumer = Parent(world), world.publisher(), world.client()
     request_id = consumer.send(consumer.session.subscribe_namespace, ANCHOR)
     publisher.store()

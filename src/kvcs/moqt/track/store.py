@@ -24,7 +24,7 @@ from kvcs.moqt.track.index import GroupIndex
 from kvcs.moqt.track.interval import to_position
 from kvcs.moqt.track.knowledge import Knowledge
 from kvcs.moqt.wire.object import Object
-from kvcs.moqt.wire.properties import Properties
+from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
 from kvcs.names import FullTrackName, Location
 
 __all__ = ("MAX_SUBGROUPS", "TrackStore")
@@ -254,11 +254,12 @@ class TrackStore(TrackContents):
         return sum(self.drop_group(group_id) for group_id in tuple(self._index.held))
 
     def forget(self) -> int:
-        """Drop all Objects and all that is known of them; return the bytes that Objects freed.
+        """Drop all Objects and all that is known of the Track; return the bytes that Objects freed.
 
         Only for a store that nobody writes to or reads from.
         """
         freed = self.drop_all()
+        self.properties = EMPTY_PROPERTIES
         self._index = GroupIndex()
         self._absence = Absence(self._index, authoritative=self.authoritative)
         self._subgroups = self._notes = 0
