@@ -155,40 +155,51 @@ async def outcome_of(work):
         return error
 
 
-async def flood(network, size_bytes, seconds):
-    """Send octets on streams that nothing explains, as fast as the relay takes them."""
+def write_stream(transport, number, size_bytes):
+    """Send octets on a stream that nothing explains."""
+    header = SubgroupHeader(track_alias=7, group_id=0, subgroup_id=0, publisher_priority=0)
+    transport.write(4 * number + 402, header.encode() + bytes(size_bytes), fin=True)
+
+
+def send_datagrams(transport, number, size_bytes):
+    """Send octets in datagrams of a Track that nobody knows."""
+    header = bytes.fromhex("00070000") + b"\x05"
+    for _ in range(size_bytes // 1000):
+        transport.send_datagram(header + bytes(1000 - len(header)))
+
+
+async def flood(network, size_bytes, seconds, send):
+    """Send so many octets a second, as fast as the relay takes them."""
     async with connect(URL, transport=network) as connection:
-        header = SubgroupHeader(
-            track_alias=7, group_id=0, subgroup_id=0, publisher_priority=0
-        ).encode()
         step = 0.01
         for number in range(round(seconds / step)):
             if connection.closed:
                 break
-            data = header + bytes(round(size_bytes * step))
-            connection._transport.write(4 * number + 402, data, fin=True)
+            send(connection._transport, number, round(size_bytes * step))
             await asyncio.sleep(step)
         return connection.closed
 
 
-async def beside_a_flood(rate):
-    """Publish and consume beside a peer that sends; return both outcomes and the log's reason."""
+async def beside_a_flood(rate, send):
+    """Publish and consume beside a peer that sends; return both outcomes."""
     network = MemoryNetwork(profile=LinkProfile(bandwidth=50_000_000))
     limits = RelayLimits(max_receive_rate=1_000_000)
     async with Relay(RelayConfig(tls=TLS, authorize=allow_all, limits=limits), transport=network):
-        flooding = asyncio.ensure_future(flood(network, rate, 3.0))
+        flooding = asyncio.ensure_future(flood(network, rate, 3.0, send))
         publishing = asyncio.ensure_future(publish(network, 0.05, linger=2.0))
         whole_prefix = await consume(network, after=0.3)
         await publishing
         return whole_prefix, await flooding
 
 
-def test_peer_that_sends_faster_than_it_may_is_closed_and_nobody_else():
-    assert run(beside_a_flood(5_000_000)) == (True, True)
+@pytest.mark.parametrize("send", [write_stream, send_datagrams])
+def test_peer_that_sends_faster_than_it_may_is_closed_and_nobody_else(send):
+    assert run(beside_a_flood(5_000_000, send)) == (True, True)
 
 
-def test_peer_that_keeps_to_the_rate_is_left_alone():
-    assert run(beside_a_flood(800_000)) == (True, False)
+@pytest.mark.parametrize("send", [write_stream, send_datagrams])
+def test_peer_that_keeps_to_the_rate_is_left_alone(send):
+    assert run(beside_a_flood(800_000, send)) == (True, False)
 
 
 async def open_streams(network, count):

@@ -180,7 +180,7 @@ class Connection(Requester):
 
     @property
     def bytes_in(self) -> int:
-        """Octets that the peer sent on streams."""
+        """Octets that the peer sent, on streams and in datagrams."""
         return self._bytes_in
 
     @property
@@ -300,7 +300,7 @@ class Connection(Requester):
             now = self.now
             match event:
                 case StreamData(stream_id, data, fin):
-                    self._count_received(stream_id, len(data), fin, now)
+                    self._count_stream(stream_id, len(data), fin, now)
                     session.receive_stream(stream_id, data, fin, now=now)
                     # At once, since a batch may be larger than the processor's caches: Objects
                     # are read while they are there, and their memory serves the next ones.
@@ -311,6 +311,7 @@ class Connection(Requester):
                 case StopSendingReceived(stream_id, code):
                     session.receive_stop_sending(stream_id, code, now=now)
                 case Datagram(data):
+                    self._count_datagram(len(data), now)
                     session.receive_datagram(data, now=now)
                 case Closed(code, reason, clean):
                     if not session.is_closed:
@@ -319,12 +320,20 @@ class Connection(Requester):
                 case _:
                     assert_never(event)
 
-    def _count_received(self, stream_id: int, size_bytes: int, fin: bool, now: float) -> None:  # noqa: FBT001
-        """Count octets, and close the session of a peer that sends more than it may."""
+    def _count_stream(self, stream_id: int, size_bytes: int, fin: bool, now: float) -> None:  # noqa: FBT001
+        """Count octets of a stream, and close the session of a peer that sends too much."""
         self._bytes_in += size_bytes
-        if self._inflow is None:
-            return
-        reason = self._inflow.receive(stream_id, size_bytes, fin=fin, now=now)
+        if self._inflow is not None:
+            self._limit(self._inflow.receive(stream_id, size_bytes, fin=fin, now=now), now)
+
+    def _count_datagram(self, size_bytes: int, now: float) -> None:
+        """Count the octets of a datagram likewise."""
+        self._bytes_in += size_bytes
+        if self._inflow is not None:
+            self._limit(self._inflow.receive_datagram(size_bytes, now=now), now)
+
+    def _limit(self, reason: str | None, now: float) -> None:
+        """Close the session if there is a reason to."""
         if reason is not None and not self.session.is_closed:
             reason = f"excessive load: {reason}"
             self.session.close(TerminationCode.INTERNAL_ERROR, reason, now=now)

@@ -42,11 +42,10 @@ class Inflow:
 
     def receive(self, stream_id: int, size_bytes: int, *, fin: bool, now: float) -> str | None:
         """Count what arrived on a stream; return why the peer is to be closed, or None."""
-        if not self._bucket.admit(size_bytes, now=now):
-            return f"more than {self._max_rate:.0f} octets a second"
-        if fin:
+        reason = self.receive_datagram(size_bytes, now=now)
+        if fin or reason is not None:
             self.end(stream_id)
-            return None
+            return reason
         window = self._windows.get(stream_id, 0)
         if window < self._window_bytes:
             grown = min(self._window_bytes, max(STREAM_BYTES, window + size_bytes))
@@ -55,6 +54,12 @@ class Inflow:
         if self._held > self._max_window_bytes:
             return f"more than {self._max_window_bytes} octets in the rings of open streams"
         return None
+
+    def receive_datagram(self, size_bytes: int, *, now: float) -> str | None:
+        """Count a datagram, of which nothing is kept; return why the peer is to be closed."""
+        if self._bucket.admit(size_bytes, now=now):
+            return None
+        return f"more than {self._max_rate:.0f} octets a second"
 
     def end(self, stream_id: int) -> None:
         """Note that a stream is over; unknown ones are ignored."""
