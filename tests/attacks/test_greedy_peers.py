@@ -11,6 +11,7 @@ import pytest
 from tests.attacks.actors import consume, publish
 from tests.attacks.liar import TLS, URL
 from tests.sim.test_relay_chaos import Source
+from tests.unit.relay.test_publish import push
 from tests.unit.relay.world import TRACK, World, whole
 
 from kvcs.endpoint.connect import ConnectConfig, connect
@@ -103,6 +104,91 @@ def test_a_prefix_that_moves_has_namespaces_listed_no_faster():
     assert refused.code == RequestErrorCode.EXCESSIVE_LOAD
 
 
+@pytest.fixture
+def crowd():
+    """A peer of a relay at which twenty Tracks are pushed, of which ten a second are listed."""
+    decisions = []
+    world = World(
+        authorize=decisions.append, max_listing_rate=10.0, session=SessionLimits(max_namespaces=30)
+    )
+    publisher, client = world.client(), world.client()
+    for number in range(20):
+        push(publisher, FullTrackName(CROWD, b"%d" % number))
+    client.decisions = decisions
+    decisions.clear()
+    return client
+
+
+CROWD = TrackNamespace((b"crowd",))
+
+
+def subscribe_tracks(client, prefix=CROWD):
+    """Subscribe to a prefix and end that; return how many Tracks came, or the refusals."""
+    before = len(client.asked(ev.PublishReceived))
+    request_id = client.send(client.session.subscribe_tracks, prefix)
+    refused = [event.code for event in client.of(request_id, ev.RequestRejected)]
+    if not refused:
+        client.send(client.session.cancel, request_id)
+    offers = client.asked(ev.PublishReceived)[before:]
+    for offer in offers:
+        client.send(client.session.reject, offer.request_id, RequestErrorCode.UNINTERESTED)
+    return refused or len(offers)
+
+
+def test_tracks_are_published_over_and_over_only_as_fast_as_the_limit(crowd):
+    assert subscribe_tracks(crowd) == 20
+    decided = len(crowd.decisions)
+    assert [subscribe_tracks(crowd) for _ in range(5)] == [[RequestErrorCode.EXCESSIVE_LOAD]] * 5
+    assert len(crowd.decisions) == decided + 5
+    assert subscribe_tracks(crowd, TrackNamespace((b"nobody",))) == 0
+    crowd.world.pass_time(1.0)  # what was refused does not count
+    assert subscribe_tracks(crowd) == 20
+    other = crowd.world.client()
+    assert subscribe_tracks(other) == 20
+
+
+def test_more_tracks_than_are_ever_listed_at_once_are_too_large_a_prefix(crowd):
+    publisher = crowd.world.client()
+    for number in range(20, 40):
+        push(publisher, FullTrackName(CROWD, b"%d" % number))
+
+    assert subscribe_tracks(crowd) == [RequestErrorCode.NAMESPACE_TOO_LARGE]
+    assert not crowd.asked(ev.PublishReceived)
+
+
+def test_a_prefix_that_moves_has_tracks_published_no_faster(crowd):
+    elsewhere = TrackNamespace((b"elsewhere",))
+    request_id = crowd.send(crowd.session.subscribe_tracks, elsewhere)
+
+    for prefix in (CROWD, elsewhere, CROWD):
+        crowd.send(crowd.session.update, request_id, Parameters(track_namespace_prefix=prefix))
+
+    (refused,) = crowd.of(request_id, ev.UpdateRejected)
+    assert refused.code == RequestErrorCode.EXCESSIVE_LOAD
+    assert len(crowd.asked(ev.PublishReceived)) == 20
+
+
+@pytest.mark.parametrize("prefix", [CROWD, TrackNamespace((b"nobody",))])
+@pytest.mark.parametrize("kind", ["subscribe_namespace", "subscribe_tracks"])
+def test_how_much_is_below_a_prefix_that_is_hidden_does_not_show(kind, prefix):
+    def hide(access):
+        return RequestErrorCode.DOES_NOT_EXIST if access.action.name.startswith("SUB") else None
+
+    world = World(authorize=hide, max_listing_rate=10.0, session=SessionLimits(max_namespaces=10))
+    publisher, client = world.client(), world.client()
+    for number in range(20):
+        push(publisher, FullTrackName(CROWD, b"%d" % number))
+        publisher.announce(TrackNamespace((*CROWD.fields, b"%d" % number)))
+
+    for _ in range(3):
+        request_id = client.send(getattr(client.session, kind), prefix)
+        client.send(client.session.update, request_id, Parameters(track_namespace_prefix=prefix))
+        client.send(client.session.cancel, request_id)
+
+    kinds = {type(event) for event in client.events if hasattr(event, "request_id")}
+    assert kinds == {ev.RequestAccepted, ev.UpdateAccepted}
+
+
 def test_every_kind_of_request_counts(greedy):
     session, now = greedy.session, greedy.world.now
     ask(greedy, BURST)
@@ -161,7 +247,7 @@ def write_stream(transport, number, size_bytes):
     transport.write(4 * number + 402, header.encode() + bytes(size_bytes), fin=True)
 
 
-def send_datagrams(transport, number, size_bytes):
+def send_datagrams(transport, _number, size_bytes):
     """Send octets in datagrams of a Track that nobody knows."""
     header = bytes.fromhex("00070000") + b"\x05"
     for _ in range(size_bytes // 1000):

@@ -156,6 +156,15 @@ async def test_more_streams_than_credit_arrive_whole(network):
     assert all(server.of(stream_id) == b"%d" % stream_id for stream_id in ids)
 
 
+async def test_each_end_knows_how_many_streams_the_other_one_allows(network):
+    await network.open(max_bidi_streams=5)
+    client = await network.connect(max_bidi_streams=9)
+    async with asyncio.timeout(PATIENCE):
+        server = await network.accepted.get()
+
+    assert (client.transport.max_bidi_streams, server.transport.max_bidi_streams) == (5, 9)
+
+
 async def test_commands_beyond_the_event_ring_are_not_lost(network):
     client, server = await network.pair(max_uni_streams=4000)
     ids = range(2, 2 + 4 * 3000, 4)

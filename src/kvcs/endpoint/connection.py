@@ -174,6 +174,11 @@ class Connection(Requester):
         """Octets that wait for the peer."""
         return self._transport.queued_bytes
 
+    @property
+    def max_request_streams(self) -> int:
+        """Requests that the peer lets this end have open; what goes beyond waits for it."""
+        return self._transport.max_bidi_streams
+
     def is_drained(self, stream_id: StreamId) -> bool:
         """Tell whether all that was written on a stream was handed to the network."""
         return self._transport.is_drained(stream_id)

@@ -52,6 +52,11 @@ class LeakyBucket:
         self._level -= units
         return False
 
+    def room(self, *, now: float) -> float:
+        """Return how many units would be admitted now, at least 0."""
+        self.admit(0, now=now)
+        return max(0.0, self._burst - self._level)
+
     @property
     def is_flooded(self) -> bool:
         """Whether the peer went on far beyond what was admitted."""

@@ -42,10 +42,11 @@ class RelayLimits:
             refused with EXCESSIVE_LOAD. A child relay asks for all its subscribers together.
         max_request_burst: The same at once: what a publisher with many publications
             announces when it connects again. A session with as many refusals more is closed.
-        max_listing_rate: Namespaces a second that are listed to one session by SUBSCRIBE_NAMESPACE
-            and its changes of prefix, after as many as `SessionLimits.max_namespaces`; requests for
-            more are refused with EXCESSIVE_LOAD. Each is decided by the policy, so that a few
-            octets that ask for thousands cost the relay much.
+        max_listing_rate: Namespaces and Tracks a second that are listed to one session by
+            SUBSCRIBE_NAMESPACE, SUBSCRIBE_TRACKS and their changes, after as many as
+            `SessionLimits.max_namespaces`; requests for more are refused with EXCESSIVE_LOAD.
+            Each is decided by the policy, so that a few octets that ask for thousands cost the
+            relay much.
         max_receive_rate: Octets a second that one session may send, after a burst of one
             second's worth; a publisher that is faster is closed, since it would push out what
             others published.
@@ -67,6 +68,9 @@ class RelayLimits:
             caches advertises one for each publication that it still serves.
         max_prefixes_per_session: SUBSCRIBE_NAMESPACEs, and as many SUBSCRIBE_TRACKS, of
             one session; a consumer probes at most 32 prefixes at once.
+        max_published_tracks: Tracks that are published at a time to one session by its
+            SUBSCRIBE_TRACKS, and fewer where it lets fewer streams begin; the others are told of
+            with PUBLISH_SKIPPED, and can be subscribed to one by one.
         max_tracks: Tracks with any state. Each counts 9 KiB, its name and its Properties towards
             `RelayConfig.cache_bytes`, which may be full before.
         max_fetches_per_session: FETCHes that one session may have under way; fills do not
@@ -103,6 +107,7 @@ class RelayLimits:
     max_namespaces: int = 50_000
     max_namespaces_per_session: int = 16_384
     max_prefixes_per_session: int = 256
+    max_published_tracks: int = 512
     max_tracks: int = 100_000
     max_fetches_per_session: int = 64
     max_rendezvous_timeout: float = 60.0

@@ -145,6 +145,7 @@ class RelayCore:
         self._on_deadline = on_deadline
         self._peers: dict[PeerId, Peer] = {}
         self._tracks = TrackTable()
+        self._published = TrackTable()
         self._alarms: list[_Alarm] = []
         self._alarms_set = 0
         self._now = 0.0
@@ -365,6 +366,15 @@ class RelayCore:
         """Return the Tracks with any state in a namespace or below it."""
         return self._tracks.below(prefix)
 
+    def published_below(self, prefix: TrackNamespace, *, at_most: int) -> list[Track]:
+        """Return the Tracks below a prefix that somebody published with PUBLISH, or did once.
+
+        Args:
+            prefix: The prefix.
+            at_most: Of more, one more is returned.
+        """
+        return self._published.below(prefix, at_most=at_most)
+
     def refuse(self, peer: Peer, request_id: RequestId, refusal: Refusal, *, now: float) -> None:
         """Answer a request of a peer with REQUEST_ERROR."""
         access = peer.granted.pop(request_id, None)
@@ -415,6 +425,8 @@ class RelayCore:
 
     def _receive_publish(self, peer: Peer, track: Track, event: PublishReceived) -> None:
         now = self._now
+        if self._published.get(track.name) is None:
+            self._published.add(track)
         waiting = track.demand.awaiting
         if peer.is_relay and not self._takes_from_relay(peer, track, event):
             self.refuse(peer, event.request_id, UNINTERESTED, now=now)
@@ -473,6 +485,8 @@ class RelayCore:
             self.cache.remove(track.name)
             self.disk.release(track.name)
             self._tracks.remove(track.name)
+            if self._published.get(track.name) is not None:
+                self._published.remove(track.name)
 
     def track_forgotten(self, name: FullTrackName) -> None:
         """Remove a Track of which nothing is held, once whoever looks at it now is done."""

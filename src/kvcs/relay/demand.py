@@ -151,17 +151,12 @@ class Demand:
     def publish_to(self, peer: Peer, parameters: Parameters, *, access: Access, now: float) -> bool:
         """Send PUBLISH to a peer that subscribed to a prefix; False if it cannot be sent.
 
-        A Track that has several publishers, or that was below the prefix before, is published
-        once.
-
         Args:
             peer: The subscriber.
             parameters: Those of its SUBSCRIBE_TRACKS.
             access: What it goes by.
             now: Monotonic seconds.
         """
-        if self.is_published_to(peer):
-            return True
         store = self.supply.store
         without = parameters.include_properties is False
         try:
@@ -186,6 +181,7 @@ class Demand:
         )
         peer.follow(request_id, partial(self._receive, peer, request_id))
         peer.granted[request_id] = access
+        peer.published.add(request_id)
         self._serve(peer, request_id, delivery)
         self._published.add(peer.route(request_id))
         if delivery.terms.forward:

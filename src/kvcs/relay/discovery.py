@@ -7,7 +7,7 @@ them until they end, and tells every subscriber of a prefix what changes.
 Source: MOQT draft 22, Sections 3.6, 4 and 7.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol
@@ -91,6 +91,10 @@ class _Host(Protocol):
 
     def tracks_below(self, prefix: TrackNamespace) -> list[Track]:
         """Return the Tracks with any state in a namespace or below it."""
+        ...
+
+    def published_below(self, prefix: TrackNamespace, *, at_most: int) -> list[Track]:
+        """Return the Tracks below a prefix that somebody published; of more, one more."""
         ...
 
 
@@ -224,11 +228,20 @@ class Discovery:
         Raises:
             PrefixRefused: It cannot be subscribed to, or too much was listed of late.
         """
+        if self._is_hidden(peer, route):
+            self.namespaces.subscribe_hidden(route, prefix)
+            return []
         matches = self.namespaces.matches(prefix)
         is_small = matches <= self._host.limits.session.max_namespaces
         if is_small and not peer.listings.take(matches, now=now):
             raise PrefixRefused(RequestErrorCode.EXCESSIVE_LOAD, "too many namespaces a second")
         return self.namespaces.subscribe(route, prefix)
+
+    @staticmethod
+    def _is_hidden(peer: Peer, route: Route) -> bool:
+        """Tell whether it is to be as if there were nothing below the prefix of a request."""
+        access = peer.granted.get(route.request_id)
+        return access is None or access.is_hidden
 
     def _forget_prefix(self, route: Route, now: float) -> None:
         self._unanswered.pop(route, None)
@@ -300,7 +313,9 @@ class Discovery:
             return
         try:
             self._track_prefixes.add(route, event.prefix)
+            tracks = self._published_below(peer, route, event.prefix, now)
         except PrefixRefused as error:
+            self._track_prefixes.remove(route)
             refusal = Refusal(error.code, str(error))
             self._host.refuse(peer, event.request_id, refusal, now=now)
             return
@@ -309,43 +324,84 @@ class Discovery:
         peer.follow(event.request_id, partial(self._follow_track_subscriber, peer, route))
         peer.wake()
         self._want_tracks(route, now)
-        self._publish_all_to(route, event.prefix, now)
+        self._publish_all_to(route, tracks, now)
 
     def _want_tracks(self, route: Route, now: float) -> None:
         """Have other relays publish what a subscriber of a prefix wants."""
         prefix, terms = self._track_prefixes.prefix(route), self._track_terms[route]
         self.interest.want(route, prefix, forward=terms.forward is not False, now=now)
 
-    def _publish_all_to(self, route: Route, prefix: TrackNamespace, now: float) -> None:
-        for track in self._host.tracks_below(prefix):
-            if track.supply.is_pushed_by_others(route.peer):
-                self._publish_to(route, track.name.namespace.suffix_of(prefix), track, now)
+    def _published_below(
+        self, peer: Peer, route: Route, prefix: TrackNamespace, now: float
+    ) -> list[Track]:
+        """Return the Tracks that are to be published below a prefix, or to be skipped.
+
+        Raises:
+            PrefixRefused: So much was listed to this session of late, or they are too many for
+                one request.
+        """
+        if self._is_hidden(peer, route):
+            return []
+        room = int(peer.listings.room(now=now))
+        tracks = self._host.published_below(prefix, at_most=room)
+        if peer.listings.take(len(tracks), now=now):
+            return [track for track in tracks if track.supply.is_pushed_by_others(peer.id)]
+        most = self._host.limits.session.max_namespaces
+        if room >= most:
+            reason = f"more than {most} Tracks below {prefix}"
+            raise PrefixRefused(RequestErrorCode.NAMESPACE_TOO_LARGE, reason)
+        raise PrefixRefused(RequestErrorCode.EXCESSIVE_LOAD, "too many tracks a second")
+
+    def _publish_all_to(self, route: Route, tracks: Iterable[Track], now: float) -> None:
+        prefix = self._track_prefixes.prefix(route)
+        for track in tracks:
+            self._publish_to(route, track.name.namespace.suffix_of(prefix), track, now)
 
     def _follow_track_subscriber(self, peer: Peer, route: Route, event: Event, now: float) -> None:
         if not isinstance(event, UpdateReceived):
             peer.forget(route.request_id)
             self._forget_track_prefix(route, now)
             return
-        parameters = event.parameters
-        prefix = parameters.track_namespace_prefix
-        code = None
-        if prefix is not None:
-            code = self._host.admission.move_refusal(peer, event, prefix, now=now)
-            try:
-                if code is None:
-                    self._track_prefixes.add(route, prefix)
-            except PrefixRefused as refusal:
-                code = refusal.code
-        if code is not None:
-            self._refuse_move(peer, route, code, now)
+        try:
+            tracks = self._tracks_of_update(peer, route, event, now)
+        except PrefixRefused as refusal:
+            self._refuse_move(peer, route, refusal.code, now)
             self._forget_track_prefix(route, now)
             return
-        self._track_terms[route] = _updated(self._track_terms[route], parameters)
+        self._track_terms[route] = _updated(self._track_terms[route], event.parameters)
         self._want_tracks(route, now)
         peer.session.accept_update(route.request_id, now=now)
         peer.wake()
-        if prefix is not None or parameters.range_filters:
-            self._publish_all_to(route, self._track_prefixes.prefix(route), now)
+        self._publish_all_to(route, tracks, now)
+
+    def _tracks_of_update(
+        self, peer: Peer, route: Route, event: UpdateReceived, now: float
+    ) -> list[Track]:
+        """Move a prefix, and return the Tracks that an update has published.
+
+        Those that were published or skipped before are not among them (Section 9.19).
+
+        Raises:
+            PrefixRefused: The update is to be refused.
+        """
+        before, terms = self._track_prefixes.prefix(route), self._track_terms[route]
+        was_hidden = self._is_hidden(peer, route)
+        prefix = event.parameters.track_namespace_prefix
+        if prefix is not None:
+            code = self._host.admission.move_refusal(peer, event, prefix, now=now)
+            if code is not None:
+                raise PrefixRefused(code, "")
+            self._track_prefixes.add(route, prefix)
+        elif not event.parameters.range_filters:
+            return []
+        below = before if prefix is None else prefix
+        return [
+            track
+            for track in self._published_below(peer, route, below, now)
+            if was_hidden
+            or not before.is_prefix_of(track.name.namespace)
+            or not matches_track(terms.range_filters, track.supply.store.properties)
+        ]
 
     def _forget_track_prefix(self, route: Route, now: float) -> None:
         self._track_prefixes.remove(route)
@@ -353,7 +409,10 @@ class Discovery:
         self.interest.forget(route, now=now)
 
     def _publish_to(self, route: Route, suffix: TrackNamespace, track: Track, now: float) -> None:
-        """Publish a Track to a subscriber of its prefix, or say that it is skipped."""
+        """Publish a Track to a subscriber of its prefix, or say that it is skipped.
+
+        One that has several publishers, or that was below the prefix before, is published once.
+        """
         subscriber, terms = self._host.peer(route.peer), self._track_terms[route]
         if subscriber is None:
             return
@@ -361,7 +420,9 @@ class Discovery:
         access = self._wanted_as(subscriber, route, track.name, properties)
         if access is None:
             return
-        if subscriber.is_available and track.demand.publish_to(
+        if track.demand.is_published_to(subscriber):
+            return
+        if subscriber.takes_publish and track.demand.publish_to(
             subscriber, terms, access=access, now=now
         ):
             return

@@ -310,8 +310,12 @@ class Namespaces:
         if len(matches) > self._limit:
             reason = f"more than {self._limit} namespaces below {prefix}"
             raise PrefixRefused(RequestErrorCode.NAMESPACE_TOO_LARGE, reason)
-        self._subscribers.add(route, prefix)
+        self.subscribe_hidden(route, prefix)
         return [Change(route, namespace.suffix_of(prefix), listed=True) for namespace in matches]
+
+    def subscribe_hidden(self, route: Route, prefix: TrackNamespace) -> None:
+        """Record a prefix below which nothing is listed; arguments and errors as in `subscribe`."""
+        self._subscribers.add(route, prefix)
 
     def matches(self, prefix: TrackNamespace) -> int:
         """Return how many listed namespaces are below a prefix."""

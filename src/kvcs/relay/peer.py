@@ -1,7 +1,7 @@
 """One session of a relay, and who listens to which of its requests."""
 
 from collections.abc import Callable, Collection
-from typing import Protocol
+from typing import Final, Protocol
 
 from kvcs.endpoint.rate import LeakyBucket
 from kvcs.moqt.session.actions import RequestId
@@ -20,6 +20,9 @@ __all__ = ("Link", "Listener", "Peer")
 
 type Listener = Callable[[Event, float], None]
 """Takes an event and the time, monotonic seconds."""
+
+# Of the streams that a peer lets the relay open, one in so many is left for other requests.
+_RESERVED_SHARE: Final = 8
 
 
 class Link(Protocol):
@@ -45,6 +48,11 @@ class Link(Protocol):
         """Monotonic seconds, for the session's commands."""
         ...
 
+    @property
+    def max_request_streams(self) -> int:
+        """Requests that the peer lets the relay have open; what goes beyond waits for it."""
+        ...
+
     def wake(self) -> None:
         """Note that the session or the outbox has something to send."""
         ...
@@ -65,6 +73,7 @@ class Peer:
         tokens: Authorization tokens of the peer's SETUP.
         presented: Tokens of the latest request or update that was granted by some.
         granted: What each of its requests that is followed was decided by.
+        published: The PUBLISHes of ours that it asked for by prefix and that are not over.
         is_parent: This relay dialled it, to ask it for what it lacks.
         ancestry: Where the peer stands in a tree of relays; None if it is no relay, or does
             not say.
@@ -75,6 +84,7 @@ class Peer:
         "__weakref__",
         "_link",
         "_listeners",
+        "_max_published",
         "address",
         "ancestry",
         "busy_until",
@@ -84,6 +94,7 @@ class Peer:
         "is_parent",
         "listings",
         "presented",
+        "published",
         "requests",
         "responder",
         "session",
@@ -107,10 +118,12 @@ class Peer:
         self.tokens: tuple[Token, ...] = ()
         self.presented: tuple[Token, ...] = ()
         self.granted: dict[RequestId, Access] = {}
+        self.published: set[RequestId] = set()
         self.is_parent = is_parent
         self.ancestry: Ancestry | None = None
         self.told: frozenset[bytes] = frozenset()
         self._link = link
+        self._max_published = limits.max_published_tracks
         self._listeners: dict[RequestId, Listener] = {}
 
     def __repr__(self) -> str:
@@ -125,6 +138,14 @@ class Peer:
     def is_available(self) -> bool:
         """Whether new requests may go to this peer."""
         return not self.going_away and not self.session.is_closed
+
+    @property
+    def takes_publish(self) -> bool:
+        """Whether another Track may be published to this peer by its wish for a prefix."""
+        most = self._link.max_request_streams
+        free = most - self.session.open_request_streams
+        has_stream = free > most // _RESERVED_SHARE
+        return self.is_available and has_stream and len(self.published) < self._max_published
 
     @property
     def deliveries(self) -> Collection[Delivery]:
@@ -160,6 +181,7 @@ class Peer:
         """Stop following a request; unknown ones are ignored."""
         self._listeners.pop(request_id, None)
         self.granted.pop(request_id, None)
+        self.published.discard(request_id)
 
     def listener(self, request_id: RequestId | None) -> Listener | None:
         """Return who follows a request, or None."""

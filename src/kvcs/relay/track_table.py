@@ -8,6 +8,8 @@ costs a few comparisons and what it finds, whatever else there is.
 
 from bisect import bisect_left, insort
 from collections.abc import ValuesView
+from itertools import islice
+from typing import Final
 
 from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay.tracks import Track
@@ -15,6 +17,8 @@ from kvcs.relay.tracks import Track
 __all__ = ("TrackTable",)
 
 type _Fields = tuple[bytes, ...]
+
+_ANY_NUMBER: Final = 2**62
 
 
 class TrackTable:
@@ -44,15 +48,20 @@ class TrackTable:
         """Return all Tracks."""
         return self._tracks.values()
 
-    def below(self, prefix: TrackNamespace) -> list[Track]:
-        """Return the Tracks of a namespace and of those that begin with it."""
+    def below(self, prefix: TrackNamespace, *, at_most: int = _ANY_NUMBER) -> list[Track]:
+        """Return the Tracks of a namespace and of those that begin with it.
+
+        Args:
+            prefix: The namespace.
+            at_most: Of more, one more is returned.
+        """
         fields, in_order = prefix.fields, self._in_order
         found: list[Track] = []
         for position in range(bisect_left(in_order, fields), len(in_order)):
             namespace = in_order[position]
-            if namespace[: len(fields)] != fields:
+            if namespace[: len(fields)] != fields or len(found) > at_most:
                 break
-            found += self._of_namespace[namespace].values()
+            found += islice(self._of_namespace[namespace].values(), at_most + 1 - len(found))
         return found
 
     def add(self, track: Track) -> None:

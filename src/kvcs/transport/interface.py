@@ -215,6 +215,14 @@ class Transport(Protocol):
         """Bytes below the high-water mark; 0 when the caller should stop writing."""
         ...
 
+    @property
+    def max_bidi_streams(self) -> int:
+        """Bidirectional streams that the peer lets this end have open at a time.
+
+        The first ones of a connection; a peer that never lets others follow is not noticed.
+        """
+        ...
+
     def is_drained(self, stream_id: int) -> bool:
         """Tell whether all that was written on a stream was handed to the network."""
         ...

@@ -104,6 +104,11 @@ class MemoryTransport(Transport):
         return max(0, self.config.high_water_bytes - self._queue.queued_bytes)
 
     @property
+    def max_bidi_streams(self) -> int:
+        """Bidirectional streams that the peer lets this end have open at a time."""
+        return self.peer.config.max_bidi_streams
+
+    @property
     def bytes_sent(self) -> int:
         """Stream bytes that this end has put on the wire."""
         return self._out.bytes_sent

@@ -125,6 +125,10 @@ class _Library(QuicLibrary):
         """The library forgets a stream that we finished with the last acknowledgement."""
         return self._quic.get_stream_buf_stats(stream_id) is None
 
+    def max_bidi_streams(self) -> int | None:
+        told = self._quic.peer_transport_parameters
+        return None if told is None else int(told["initial_max_streams_bidi"])
+
     def bytes_in_transit(self) -> int:
         return int(self._quic.path_quality().get("bytes_in_transit", 0))
 

@@ -77,6 +77,10 @@ class QuicLibrary(SendRings, Protocol):
         """Tell whether the peer has all of a finished stream."""
         ...
 
+    def max_bidi_streams(self) -> int | None:
+        """Bidirectional streams that the peer lets us have open; None while that is not known."""
+        ...
+
     def bytes_in_transit(self) -> int:
         """Bytes in packets without an acknowledgement; a recent snapshot."""
         ...
@@ -114,6 +118,7 @@ class QuicTransport(Transport):
         self._release = release
         self._loop = asyncio.get_running_loop()
         self._queue = SendQueue(library, stream_bytes=config.stream_ring_bytes)
+        self._max_bidi_streams: int | None = None
         self._owed: deque[Callable[[], bool]] = deque()
         self._finished: set[int] = set()
         self._batch: list[TransportEvent] = []
@@ -150,6 +155,13 @@ class QuicTransport(Transport):
     def room(self) -> int:
         """Bytes below the high-water mark."""
         return max(0, self.config.high_water_bytes - self._queue.queued_bytes)
+
+    @property
+    def max_bidi_streams(self) -> int:
+        """Bidirectional streams that the peer lets this end have open at a time."""
+        if self._max_bidi_streams is None:
+            self._max_bidi_streams = self._library.max_bidi_streams()
+        return self._max_bidi_streams or 0
 
     def is_drained(self, stream_id: int) -> bool:
         """Tell whether nothing of a stream waits."""

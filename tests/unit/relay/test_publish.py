@@ -235,6 +235,61 @@ def test_publish_that_is_not_possible_is_skipped(world):
     assert skipped.track_name == TRACK.name
 
 
+def v_track(number):
+    return FullTrackName(NAMESPACE, b"v.raw.s%d" % number)
+
+
+@pytest.mark.parametrize("streams", [4, 1024])
+def test_what_exceeds_streams_or_limit_is_skipped_and_not_published_later(make_world, streams):
+    world = make_world(max_published_tracks=1024 if streams == 4 else 4)
+    publisher, consumer = world.client(), world.client()
+    consumer.link.max_request_streams = streams
+    for number in range(8):
+        push(publisher, v_track(number), properties=Properties.of((0x3800, number)))
+
+    wanted = RangeFilter(
+        kind=ParameterType.TRACK_PROPERTY_FILTER, property_type=0x3800, ranges=(Range(0, 6),)
+    )
+    request_id = consumer.send(
+        consumer.session.subscribe_tracks, SCOPE, Parameters(range_filters=(wanted,))
+    )
+
+    offers = consumer.asked(ev.PublishReceived)
+    skipped = consumer.of(request_id, ev.PublishSkippedReceived)
+    assert [offer.track for offer in offers] == [v_track(number) for number in range(4)]
+    assert [event.track_name for event in skipped] == [b"v.raw.s4", b"v.raw.s5", b"v.raw.s6"]
+
+    # There is room again, for what was not skipped.
+    for offer in offers[:2]:
+        consumer.send(consumer.session.reject, offer.request_id, RequestErrorCode.UNINTERESTED)
+    any_value = RangeFilter(
+        kind=ParameterType.TRACK_PROPERTY_FILTER, property_type=0x3800, ranges=(Range(0, 9),)
+    )
+    consumer.send(consumer.session.update, request_id, Parameters(range_filters=(any_value,)))
+    move = Parameters(track_namespace_prefix=TrackNamespace(NAMESPACE.fields[:1]))
+    consumer.send(consumer.session.update, request_id, move)
+    push(publisher, v_track(8), properties=Properties.of((0x3800, 8)))
+
+    later = consumer.asked(ev.PublishReceived)[4:]
+    assert [offer.track for offer in later] == [v_track(7), v_track(8)]
+    assert len(consumer.of(request_id, ev.PublishSkippedReceived)) == 3
+
+
+def test_track_that_was_skipped_is_published_when_it_is_published_again(make_world):
+    world = make_world(max_published_tracks=1)
+    publisher, consumer = world.client(), world.client()
+    request_id = consumer.send(consumer.session.subscribe_tracks, SCOPE)
+    push(publisher, v_track(0))
+    push(publisher, v_track(1))
+    assert consumer.one(request_id, ev.PublishSkippedReceived).track_name == b"v.raw.s1"
+    (first,) = consumer.asked(ev.PublishReceived)
+    consumer.send(consumer.session.reject, first.request_id, RequestErrorCode.UNINTERESTED)
+
+    push(world.client(), v_track(1))
+
+    assert [offer.track for offer in consumer.asked(ev.PublishReceived)[1:]] == [v_track(1)]
+
+
 def test_refused_publish_ends_its_delivery(world):
     publisher, consumer = world.client(), world.client()
     consumer.send(consumer.session.subscribe_tracks, SCOPE)

@@ -76,6 +76,7 @@ class Link:
         )
         self.outbox = Outbox()
         self.peer = "192.0.2.1:1"
+        self.max_request_streams = 1024
         self._world = world
 
     @property

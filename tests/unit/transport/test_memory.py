@@ -209,6 +209,7 @@ async def test_bidirectional_credit_returns_when_both_directions_end():
     config = TransportConfig(max_bidi_streams=1)
     client, server = await pair(MemoryNetwork(1), server_config=config)
     ear = Ear(server)
+    assert (client.max_bidi_streams, server.max_bidi_streams) == (1, 128)
 
     client.write(0, b"first", fin=True)
     client.write(4, b"second", fin=True)

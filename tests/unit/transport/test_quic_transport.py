@@ -18,6 +18,7 @@ class Library:
         self.levels = {}
         self.unacknowledged = set()
         self.in_transit = 0
+        self.max_streams = [None, 7]
 
     def push(self, stream_id, data, *, fin):
         if not self.full:
@@ -48,6 +49,9 @@ class Library:
 
     def is_acknowledged(self, stream_id):
         return stream_id not in self.unacknowledged
+
+    def max_bidi_streams(self):
+        return self.max_streams.pop(0)
 
     def bytes_in_transit(self):
         return self.in_transit
@@ -351,3 +355,10 @@ async def test_datagrams_go_straight_to_the_library():
     bench.transport.send_datagram(b"x")
 
     assert bench.library.calls == [("datagram", b"x")]
+
+
+@scenario
+async def test_streams_that_the_peer_allows_are_asked_for_until_they_are_known():
+    bench = Bench()
+
+    assert [bench.transport.max_bidi_streams for _ in range(3)] == [0, 7, 7]

@@ -28,9 +28,18 @@ class Registry:
         by_id: Requests that are not over.
         by_stream: Requests whose stream is open, also when they are over.
         peer_requests: How many in `by_id` are the peer's.
+        own_streams: How many in `by_stream` we opened.
     """
 
-    __slots__ = ("_ended", "_max_ended", "_triggers", "by_id", "by_stream", "peer_requests")
+    __slots__ = (
+        "_ended",
+        "_max_ended",
+        "_triggers",
+        "by_id",
+        "by_stream",
+        "own_streams",
+        "peer_requests",
+    )
 
     def __init__(self, max_ended: int) -> None:
         self.by_id: dict[RequestId, Request] = {}
@@ -38,7 +47,7 @@ class Registry:
         self._triggers: dict[RequestId, Request] = {}
         self._ended: dict[RequestId, State] = {}
         self._max_ended = max_ended
-        self.peer_requests = 0
+        self.peer_requests = self.own_streams = 0
 
     def __repr__(self) -> str:
         return f"Registry({len(self.by_id)} requests on {len(self.by_stream)} streams)"
@@ -53,6 +62,7 @@ class Registry:
         self.by_id[request.request_id] = request
         self.by_stream[request.stream_id] = request
         self.peer_requests += not request.is_requester
+        self.own_streams += request.is_requester
 
     def add_trigger(
         self, request: Request, trigger_id: RequestId, order: GroupOrder | None
@@ -108,5 +118,7 @@ class Registry:
 
     def release_stream(self, request: Request) -> None:
         """Forget the stream of a request once both directions have ended."""
-        if not request.can_send and not request.can_receive:
-            self.by_stream.pop(request.stream_id, None)
+        if request.can_send or request.can_receive:
+            return
+        if self.by_stream.pop(request.stream_id, None) is not None:
+            self.own_streams -= request.is_requester

@@ -165,6 +165,11 @@ class Session(SendingSession):
         return self._registry.is_quiet
 
     @property
+    def open_request_streams(self) -> int:
+        """How many streams of requests of ours are open, also when the request is over."""
+        return self._registry.own_streams
+
+    @property
     def is_leaving(self) -> bool:
         """Whether we have asked the peer to leave."""
         return self._context.goaway_sent
