@@ -307,6 +307,31 @@ def test_limits_page_has_the_constants_of_the_formats():
         assert load(path) == value, path
 
 
+def public_bounds() -> list[tuple[str, str]]:
+    """Return module and name of every public ``MAX_…`` of the protocol and of the relay."""
+    root = ROOT / "src"
+    files = [path for part in ("moqt", "relay") for path in (root / "kvcs" / part).rglob("*.py")]
+    return [
+        (".".join(path.relative_to(root).with_suffix("").parts), name)
+        for path in sorted(files)
+        for name in re.findall(r"^(MAX_\w+)\b[^=\n]*=", path.read_text(), re.MULTILINE)
+    ]
+
+
+def test_limits_page_has_every_bound_of_the_protocol_and_the_relay():
+    constants = text_of("docs/reference/limits.md").partition("## Constants")[2]
+    documented = [path.rpartition(".") for path in documented_limits(constants)]
+    # The largest Location there is bounds nothing.
+    bounds = [(module, name) for module, name in public_bounds() if name != "MAX_POSITION"]
+
+    assert len(bounds) > 15
+    assert not [
+        f"{module}.{name}"
+        for module, name in bounds
+        if not any(other == name and module.startswith(place) for place, _, other in documented)
+    ]
+
+
 # Sizes.
 
 

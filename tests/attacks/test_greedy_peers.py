@@ -22,7 +22,7 @@ from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.parameters import FillParameters, Parameters
 from kvcs.moqt.wire.subgroup import SubgroupHeader
-from kvcs.names import FullTrackName, TrackNamespace
+from kvcs.names import FullTrackName, Location, TrackNamespace
 from kvcs.relay import Relay, RelayConfig, RelayLimits, allow_all
 from kvcs.relay.egress import MIN_SHARE_BYTES
 from kvcs.testing import LinkProfile, MemoryNetwork, run
@@ -219,6 +219,30 @@ def test_updates_beyond_the_rate_end_their_subscription_only(greedy):
     assert done.status_code == PublishDoneCode.UPDATE_FAILED
     assert greedy.session.is_active(other)
     assert greedy.world.statistics.subscriptions == 1
+
+
+def test_states_beyond_the_rate_are_not_heard_and_a_flood_of_them_closes(greedy):
+    world = greedy.world
+    track = FullTrackName(CROWD, b"noted")
+    request_id = push(greedy, track)
+    reader = world.client()
+    subscribed = reader.subscribe(track=track)
+
+    def notify(group_id):
+        largest = Parameters(largest_object=Location(group_id, 0))
+        greedy.send(greedy.session.notify_state, request_id, largest)
+        return world.core.track(track).supply.store.largest
+
+    assert notify(1) == Location(1, 0)
+    for number in range(BURST):
+        notify(number)
+    assert notify(100) == Location(BURST - 3, 0)
+    assert reader.session.is_active(subscribed)
+
+    for number in range(BURST):
+        if not greedy.link.session.is_closed:
+            notify(number)
+    assert world.core.metrics.sessions_flooded == 1
 
 
 def test_flood_of_requests_closes_its_session(greedy):

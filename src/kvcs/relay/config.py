@@ -38,8 +38,10 @@ class RelayLimits:
         max_sessions: Open sessions; more are closed at once. One costs about 100 KiB idle.
         max_sessions_per_address: The same from one address, so that one machine cannot shut
             out all others. Set it higher where many clients share an address.
-        max_request_rate: Requests and REQUEST_UPDATEs a second of one session; more are
-            refused with EXCESSIVE_LOAD. A child relay asks for all its subscribers together.
+        max_request_rate: Requests, REQUEST_UPDATEs, PUBLISH_STATE_NOTIFYs and
+            PUBLISH_SKIPPEDs a second of one session; more are refused with EXCESSIVE_LOAD, or
+            not heard where they have no answer. A child relay asks for all its subscribers
+            together.
         max_request_burst: The same at once: what a publisher with many publications
             announces when it connects again. A session with as many refusals more is closed.
         max_listing_rate: Namespaces and Tracks a second that are listed to one session by

@@ -26,6 +26,7 @@ from kvcs.moqt.session.events import (
     RequestCancelled,
     SessionClosed,
     SetupComplete,
+    StateNotified,
     SubscribeNamespaceReceived,
     SubscribeReceived,
     SubscribeTracksReceived,
@@ -65,7 +66,8 @@ __all__ = ("RelayCore",)
 # When it goes off, in which order among those of one moment, and what it calls.
 type _Alarm = tuple[float, int, Callable[[float], None]]
 
-type _Counted = NamespaceRequest | TrackRequest | UpdateReceived | PublishSkippedReceived
+type _Unanswered = PublishSkippedReceived | StateNotified
+type _Counted = NamespaceRequest | TrackRequest | UpdateReceived | _Unanswered
 
 # What counts as a request for its rate, since others must be told of it.
 _COUNTED: Final = (
@@ -73,6 +75,7 @@ _COUNTED: Final = (
     PublishNamespaceReceived,
     PublishReceived,
     PublishSkippedReceived,
+    StateNotified,
     SubscribeNamespaceReceived,
     SubscribeReceived,
     SubscribeTracksReceived,
@@ -236,8 +239,8 @@ class RelayCore:
             peer.session.close(TerminationCode.INTERNAL_ERROR, reason, now=now)
             peer.wake()
             return
-        if isinstance(event, PublishSkippedReceived):
-            return  # It has no answer.
+        if isinstance(event, PublishSkippedReceived | StateNotified):
+            return  # It has no answer, and is not heard.
         refusal = Refusal(RequestErrorCode.EXCESSIVE_LOAD, "too many requests a second")
         if isinstance(event, UpdateReceived):
             self._refuse_update(peer, event, listener, refusal)

@@ -13,7 +13,7 @@ from kvcs.moqt.wire.parameters import Parameters
 from kvcs.moqt.wire.token import Token
 from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay.auth import Grant
-from kvcs.relay.token_policy import TokenPolicy
+from kvcs.relay.token_policy import RECHECK_INTERVAL, TokenPolicy
 
 KEY = MacKey(b"issuer", bytes(32))
 EPOCH = 1_700_000_000.0
@@ -27,9 +27,10 @@ class Authority:
     def __init__(self, make_world):
         self.policy = TokenPolicy([KEY], TokenConfig(leeway=0.0), clock=self.wall)
         self.world = make_world(authorize=self.policy)
+        self.set_by = 0.0  # seconds by which somebody set the wall clock
 
     def wall(self):
-        return EPOCH + self.world.now
+        return EPOCH + self.world.now + self.set_by
 
     def token(self, role, ttl, *, scope=SCOPE, key=KEY, **claims):
         scopes = role_scopes(role, [scope])
@@ -92,6 +93,38 @@ def test_a_subscription_ends_with_its_token(authority):
     assert consumer.objects(request_id) == [*whole(1), (1, 0)]
     assert authority.ended == {"EXPIRED_AUTH_TOKEN": 1}
     assert consumer.peer.granted == {}
+
+
+def test_a_wall_clock_that_is_set_forward_ends_what_runs_within_the_recheck_interval(authority):
+    world = authority.world
+    publisher = authority.publisher(ttl=10_000.0)
+    publisher.add_groups(0)
+    consumer = world.client()
+    request_id = consumer.subscribe(authority.with_token(Role.CONSUMER, 1000.0, WHOLE))
+    world.pass_time(30.0)
+
+    authority.set_by = 2000.0
+    world.pass_time(RECHECK_INTERVAL - 30.0 + 0.5)
+
+    assert consumer.one(request_id, ev.PublishDoneReceived).status_code == PublishDoneCode.EXPIRED
+    assert authority.ended == {"EXPIRED_AUTH_TOKEN": 1}
+
+
+def test_what_runs_goes_on_when_the_wall_clock_is_set_back(authority):
+    world = authority.world
+    publisher = authority.publisher(ttl=100.0)
+    publisher.add_groups(0)
+    consumer = world.client()
+    request_id = consumer.subscribe(authority.with_token(Role.CONSUMER, 100.0, WHOLE))
+
+    authority.set_by = -1000.0
+    world.pass_time(200.0)
+    publisher.add_groups(1)
+    assert sorted(consumer.objects(request_id)) == whole(2)
+    assert authority.ended == {}
+
+    world.pass_time(901.0)
+    assert consumer.one(request_id, ev.PublishDoneReceived).status_code == PublishDoneCode.EXPIRED
 
 
 def test_an_update_with_a_new_token_renews_a_subscription(authority):
