@@ -8,6 +8,7 @@ import pytest
 from tests.integration.children import first_line
 from tests.integration.test_cli import process
 
+import kvcs.cli
 from kvcs import c4m
 from kvcs.c4m import Claims, Role, role_scopes
 from kvcs.cli._tokens import encode_token
@@ -27,6 +28,11 @@ def command(*arguments):
     return child.returncode, out, err
 
 
+def in_this_process(*arguments):
+    """Run a command, which takes less time than to start a process; return its exit code."""
+    return int(kvcs.cli._run([str(argument) for argument in arguments]))
+
+
 def replaced(path, content):
     beside = path.with_suffix(".new")
     beside.touch(mode=0o600)
@@ -39,10 +45,10 @@ def place(tmp_path_factory):
     """A directory with two key rings of one scope, and what a relay needs of each."""
     directory = tmp_path_factory.mktemp("tokens")
     for name in ("ring", "other"):
-        assert command("keys", "new", "token", "--keys", directory / name)[0] == 0
-        arguments = ("keys", "export", "relay", directory / f"{name}.json")
-        assert command(*arguments, "--keys", directory / name)[0] == 0
-    assert command("scope", "new", "--keys", directory / "ring")[0] == 0
+        keys = ("--keys", directory / name)
+        assert in_this_process("keys", "new", "token", *keys) == 0
+        assert in_this_process("keys", "export", "relay", directory / f"{name}.json", *keys) == 0
+    assert in_this_process("scope", "new", "--keys", directory / "ring") == 0
     (directory / "kept.json").write_bytes((directory / "ring.json").read_bytes())
     (directory / "relay.toml").write_text(
         '[authorization]\npolicy = "c4m"\nkeys = "ring.json"\nleeway = 0\n'
@@ -122,3 +128,24 @@ def test_inspecting_a_relay_presents_a_token(place, mint):
         blind = command("inspect", shown["url"], *member)
 
     assert (seen[0], blind[0]) == (3, 4)  # nothing is there; and nobody may know
+
+
+def test_claims_have_other_numbers_where_relay_and_issuer_agree_on_them(place, mint):
+    replaced(place / "ring.json", (place / "kept.json").read_bytes())
+    settings = (place / "relay.toml").read_text()
+    numbers = "moqt_claim = 400\nrevalidation_claim = 401\n"
+    (place / "numbers.toml").write_text(settings.replace("[listen]", f"{numbers}[listen]"))
+    other, usual = place / "numbers.token", mint("usual.token", Role.CONSUMER)
+    minted = in_this_process(
+        *("token", "mint", "--keys", place / "ring", "--role", "consumer", "--revalidate", "30s"),
+        *("--moqt-claim", "400", "--revalidation-claim", "401", "-o", other),
+    )
+    with process("relay", "run", "--config", place / "numbers.toml", "--json") as relay:
+        shown = first_line(relay)
+        member = ("--keys", place / "ring", "--ca", shown["ca"], "--timeout", "10s")
+        look = ("inspect", shown["url"], *member, "--token-file")
+        taken = in_this_process(*look, other)
+        refused = in_this_process(*look, usual)
+
+    # Nothing is there; and nobody may know.
+    assert (minted, taken, refused) == (0, 3, 4)

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -10,6 +11,7 @@ import click
 
 from kvcs.c4m import (
     Action,
+    ClaimNumbers,
     Claims,
     Match,
     MatchKind,
@@ -23,7 +25,7 @@ from kvcs.c4m import (
 )
 from kvcs.cli._errors import ExitCode
 from kvcs.cli._keys import keys_option
-from kvcs.cli._options import OUTPUT_FILE, Command, Group, option, pass_output
+from kvcs.cli._options import OUTPUT_FILE, Command, Decorator, Group, option, pass_output
 from kvcs.cli._output import Output
 from kvcs.cli._tokens import decode_token, encode_token
 from kvcs.cli._units import DURATION
@@ -42,12 +44,35 @@ _FIRST_FIELD: Final = b"kvcs-1"
 _SCOPE_ID_BYTES: Final = 16
 _EVERY_SCOPE: Final = "all"
 _MAX_TOKEN_BYTES: Final = 2**14
+_CLAIM_NUMBER: Final = click.IntRange(min=0)
 _MARKS: Final = {MatchKind.EXACT: "", MatchKind.PREFIX: "begins ", MatchKind.SUFFIX: "ends "}
 
 
 @click.group(cls=Group)
 def token() -> None:
     """Make authorization tokens, and show what one says."""
+
+
+def _claim_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the numbers of the claims that the registry has none for; `_numbers` takes the values."""
+    decorators: tuple[Decorator, ...] = (
+        option(
+            "--revalidation-claim",
+            type=_CLAIM_NUMBER,
+            default=ClaimNumbers().revalidation,
+            help="Number of the claim moqt-reval (authorization.revalidation_claim of the relay).",
+        ),
+        option(
+            "--moqt-claim",
+            type=_CLAIM_NUMBER,
+            default=ClaimNumbers().moqt,
+            help="Number of the claim with what a token allows (authorization.moqt_claim of the "
+            "relay).",
+        ),
+    )
+    for decorator in decorators:
+        function = decorator(function)
+    return function
 
 
 @token.command("mint", cls=Command)
@@ -100,6 +125,7 @@ def token() -> None:
     help="File to write, readable by you only; it is replaced as a whole. By default the token "
     "is shown.",
 )
+@_claim_options
 @keys_option()
 @pass_output
 def mint_token(output: Output, **settings: Any) -> None:
@@ -113,6 +139,7 @@ def mint_token(output: Output, **settings: Any) -> None:
       kvcs token mint --role producer --ttl 12h -o producer.token
       kvcs token mint --scope 6d1c6481cd428737da312c089db3832a --role consumer
     """  # noqa: D301 - click reads the backslash
+    numbers = _numbers(settings["moqt_claim"], settings["revalidation_claim"])
     key_file, ring = settings["key_file"], find_ring(settings["keys"], os.environ)
     key = _key_of(ring) if key_file is None else _key_in(key_file)
     now = time.time()
@@ -127,7 +154,7 @@ def mint_token(output: Output, **settings: Any) -> None:
         issuer=settings["issuer"],
         audience=settings["audiences"],
     )
-    made = encode_token(mint(claims, key))
+    made = encode_token(mint(claims, key, numbers=numbers))
     destination: Path | None = settings["destination"]
     shown = _describe(claims)
     if destination is None:
@@ -152,6 +179,7 @@ def mint_token(output: Output, **settings: Any) -> None:
     is_flag=True,
     help="That relay refuses tokens that are for no relay in particular.",
 )
+@_claim_options
 @pass_output
 def inspect(output: Output, file: Path, token_keys: Path | None, **settings: Any) -> int:
     """Show what the token in FILE says (- is standard input), and whether it is good.
@@ -163,7 +191,8 @@ def inspect(output: Output, file: Path, token_keys: Path | None, **settings: Any
     Examples:
       kvcs token inspect producer.token --token-keys relay.json
     """  # noqa: D301 - click reads the backslash
-    config = TokenConfig(**settings)
+    numbers = _numbers(settings.pop("moqt_claim"), settings.pop("revalidation_claim"))
+    config = TokenConfig(numbers=numbers, **settings)
     made = _read(file)
     found = peek(made, config)
     fault = _fault(made, token_keys, config)
@@ -207,6 +236,19 @@ def _fault(made: bytes, keys: Path | None, config: TokenConfig) -> str | None:
     except (NotAuthentic, TokenRefused) as error:
         return str(error)
     return None
+
+
+def _numbers(moqt: int, revalidation: int) -> ClaimNumbers:
+    """Return the numbers of the claims.
+
+    Raises:
+        ConfigError: They are the same, or one is that of another claim.
+    """
+    try:
+        return ClaimNumbers(moqt=moqt, revalidation=revalidation)
+    except ConfigError as error:
+        flag = f"--{error.key.replace('_', '-')}"
+        raise ConfigError(flag, error.expected, error.got) from error
 
 
 def _key_of(ring: KeyRing) -> SigningKey | MacKey:

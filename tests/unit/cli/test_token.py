@@ -83,6 +83,22 @@ def test_roles_and_scopes_are_all_in_one_token(kvcs_json, ring):
     )
 
 
+def test_claims_have_the_numbers_that_the_relay_takes(kvcs_run, kvcs_json, ring, relay_keys):
+    file = ring.parent / "other.token"
+    numbers = ("--moqt-claim", "400", "--revalidation-claim", "401")
+    kvcs_json(
+        *("token", "mint", "--keys", ring, "--role", "relay", "--scope", SCOPE, "-o", file),
+        *("--revalidate", "30s", *numbers),
+    )
+
+    shown = kvcs_json("token", "inspect", file, "--token-keys", relay_keys, *numbers)
+    code, out, err = kvcs_run("token", "inspect", file, "--token-keys", relay_keys)
+
+    assert (shown["good"], shown["revalidation"], len(shown["scopes"])) == (True, 30.0, 1)
+    assert (code, out) == (4, "")
+    assert "claim 327" in err
+
+
 def test_scope_is_that_of_the_ring_by_default(kvcs_json, ring):
     scope_id = kvcs_json("scope", "new", "--keys", ring)["scope_id"]
 
@@ -126,6 +142,8 @@ def test_key_of_a_file_signs(kvcs_json, ring, tmp_path):
         (("--role", "producer", "--scope", "zz" * 16), "--scope: expected 32 hex digits"),
         (("--role", "producer", "--scope", SCOPE, "--key-file", "gone.jwk"), "gone.jwk"),
         (("--role", "producer", "--scope", SCOPE, *17 * ("--audience", "a")), "at most 16 names"),
+        (("--role", "producer", "--moqt-claim", "4"), "--moqt-claim: expected a number that no"),
+        (("--role", "producer", "--revalidation-claim", "327"), "--revalidation-claim: expected"),
     ],
 )
 def test_what_cannot_be_minted_is_told(kvcs_run, ring, arguments, words):
