@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,10 @@ from kvcs.engines.registry import missing_packages
 
 pytestmark = pytest.mark.timeout(360)
 
+# What docs/reference/cli.md promises of the JSON, and what came on top of it.
+CONTRACT = {"consumers", "relay", "equal"}
+ADDITIONS = {"late"}
+RELAY_KEYS = {"bytes_in", "bytes_out", "upstream_subscriptions"}
 CONSUMER_KEYS = {
     "name",
     "objects_verified",
@@ -62,6 +67,33 @@ def demo(*arguments, mark="demo"):
             child.kill()
 
 
+def command_line(process_id):
+    """Return the words of a process that everybody on the machine can read; none if it is over."""
+    try:
+        octets = Path(f"/proc/{process_id}/cmdline").read_bytes()
+    except OSError:
+        return ()
+    return tuple(octets.decode().split("\0")[:-1])
+
+
+@contextmanager
+def watched(mark):
+    """Collect the command lines of all processes with `mark`, until the end of the block."""
+    seen, is_over = set(), threading.Event()
+
+    def watch():
+        while not is_over.wait(0.1):
+            seen.update(map(command_line, marked_processes(mark)))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield seen
+    finally:
+        is_over.set()
+        watcher.join()
+
+
 def perform(*arguments):
     """Run a demo to its end; return its exit code, standard output and standard error."""
     with demo(*arguments, mark=f"perform-{os.getpid()}") as child:
@@ -72,8 +104,8 @@ def perform(*arguments):
 
 def check_whole(result, *, layers, blocks):
     """Check the JSON of a demo in which nothing was lost."""
-    assert result.keys() == {"consumers", "relay", "equal", "late"}
-    assert result["relay"].keys() == {"bytes_in", "bytes_out", "upstream_subscriptions"}
+    assert result.keys() == CONTRACT | ADDITIONS
+    assert result["relay"].keys() == RELAY_KEYS
     assert result["relay"]["upstream_subscriptions"] == 3  # the manifest, k and v
     assert result["equal"] is True
     live, joined, part = result["consumers"]
@@ -133,9 +165,14 @@ def check_secure(security, *, pieces=240):
 
 
 def test_relay_without_keys_sees_names_and_sizes_and_nothing_else():
-    code, out, err = perform("--engine", "file", "--secure", "--json")
+    arguments = ("--engine", "file", "--secure", "--json")
+    with watched(f"perform-{os.getpid()}") as command_lines:
+        code, out, err = perform(*arguments)
 
     assert code == 0, err
+    # Keys and tokens are told through pipes: a command line has no place for them.
+    kvcs = (sys.executable, "-m", "kvcs")
+    assert command_lines - {()} == {(*kvcs, "demo", *arguments), (*kvcs, "demo-node")}
     result = json.loads(out)
     security = result.pop("security")
     check_whole(result, layers=30, blocks=4)
@@ -241,6 +278,7 @@ def test_reference_model_decodes_the_same_tokens_from_sealed_and_signed_layers()
 def check_killed(result):
     """Check the JSON of a demo whose relay was killed."""
     (live,) = result["consumers"]
+    assert result.keys() == CONTRACT | ADDITIONS
     assert result["equal"] is True
     assert live.keys() == CONSUMER_KEYS
     assert live["objects_missing"] > 0
