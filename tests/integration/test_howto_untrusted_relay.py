@@ -10,11 +10,18 @@ from pathlib import Path
 
 import pytest
 from tests.integration.children import child_process
+from tests.integration.secrecy import (
+    digests,
+    found_in,
+    ring_secrets,
+    runs_of_tokens,
+    runs_of_words,
+)
 
 import kvcs.cli
 from kvcs.cli.demo.search import forms
 from kvcs.endpoint.certificate import create_dev_certificate
-from kvcs.engines.file import SAMPLE_CACHE
+from kvcs.engines.file import SAMPLE_CACHE, load_cache
 from kvcs.keyring import Purpose, load_ring, load_ring_file
 
 pytestmark = pytest.mark.timeout(180)
@@ -95,6 +102,7 @@ def test_page_works_as_it_is_written(sites, monkeypatch, capsys):
                     relay.start(words)
                     continue
                 there = [word.replace("relay.example:4433", relay.address) for word in words]
+                shown.append(" ".join(there))
                 sites[step["place"]].enter(monkeypatch)
                 code = kvcs.cli._run(there)
                 shown += capsys.readouterr()
@@ -110,15 +118,24 @@ def test_page_works_as_it_is_written(sites, monkeypatch, capsys):
     assert len(mine.object_keys) == len(theirs.object_keys) == 2
     relays = load_ring_file(sites["relay"].directory / "for-the-relay.json")
     assert set(relays.sets) == {Purpose.VERIFIER}
-    # Whatever was shown and logged on the way, at DEBUG, has no key and no token.
-    text = "".join([*shown, *relay.log])
+    # Whatever was shown and logged on the way, at DEBUG, and the commands themselves, have no key
+    # and no token, and nothing of the prompt and the model.
+    text = "\n".join([*shown, *relay.log, relay.command_line])
     assert "DEBUG kvcs.endpoint" in text
     assert "refused: UNAUTHORIZED" in "".join(relay.log)
-    secrets = [key.secret for ring in (mine, theirs) for p in ring.sets for key in ring.keys(p)]
-    tokens = [path.read_bytes().strip() for path in sites["site-a"].directory.glob("*.token")]
-    assert len(tokens) == 2
-    for secret in filter(None, [*secrets, *tokens]):
-        assert not any(form in text.encode() for form in forms(secret)), secret[:4].hex()
+    cache = load_cache(SAMPLE_CACHE)
+    secrets = {
+        **{f"{name} of {site}": it for site, ring in (("a", mine), ("b", theirs))
+           for name, it in ring_secrets(ring).items()},
+        **{path.name: forms(path.read_bytes().strip())
+           for path in sites["site-a"].directory.glob("*.token")},
+        **digests(cache.descriptor),
+        "prompt": runs_of_tokens(cache.tokens),
+        "text of the prompt": runs_of_words(SAMPLE_CACHE.with_suffix(".txt").read_text("utf-8")),
+    }  # fmt: skip
+    assert {"scope key 0 of b", "object key 1 of b", "site-b.token", "prompt"} <= secrets.keys()
+    assert found_in(text, secrets) == set()
+    assert "relay run --host" in relay.command_line
     assert not any(key.is_secret for key in relays.keys(Purpose.VERIFIER))
 
 
@@ -131,6 +148,7 @@ class RelayOfThePage:
         self._child = None
         self._reader = None
         self.address = ""
+        self.command_line = ""
         self.log = []
 
     def __enter__(self):
@@ -153,5 +171,7 @@ class RelayOfThePage:
         for line in child.stdout:
             if found := re.search(r"moqt://[^\s/]*:(\d+)", line):
                 self.address = f"localhost:{found[1]}"
+                words = Path(f"/proc/{child.pid}/cmdline").read_text().split("\0")
+                self.command_line = " ".join(words)
                 return
         raise AssertionError("the relay did not start")
