@@ -110,6 +110,7 @@ def test_member_takes_what_is_signed_and_sealed_and_nobody_else_does(
     assert shown["signed_by"] == taken["signed_by"]
     assert shown["sealed_with_key_id"] == load_ring(mine).object_keys.current.key_id
     assert seen["publications"][0]["blocks"] == 4
+    assert taken["sealed"] is seen["publications"][0]["sealed"] is True
     ring = json.loads(must(run("keys", "list", "--keys", theirs, "--json")))
     trusted = [key["kid"] for key in ring["keys"] if key["purpose"] == "trusted"]
     assert [taken["signed_by"]] == [seen["publications"][0]["signed_by"]] == trusted
@@ -151,7 +152,7 @@ def test_who_trusts_a_producer_takes_nothing_in_clear_unless_told(rings, publish
 
     assert code != 0
     assert len(err.splitlines()) == 2
-    assert (allowed["complete"], allowed["signed_by"]) == (True, None)
+    assert (allowed["complete"], allowed["signed_by"], allowed["sealed"]) == (True, None, False)
     assert sealed_wanted != 0, why
 
 
@@ -178,7 +179,8 @@ def test_rotated_keys_overlap(rings, published, fetch, run, tmp_path):
     must(run("keys", "import", tmp_path / "next.json", "--keys", theirs))
     with published(mine) as child:
         first_line(child)
-        must(fetch(theirs))
+        told = must(fetch(theirs))
+    assert re.search(r" s, signed by [0-9a-f]{16}, sealed$", told.strip())
     for purpose in ("object", "producer"):
         must(run("keys", "rotate", purpose, "--keys", mine))
     with published(mine) as child:

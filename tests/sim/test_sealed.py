@@ -91,6 +91,7 @@ async def consume(world, name, config=KEYS, *, delay=0.0, **options):
 
 def assert_whole(verdict, *, layers=LAYERS, blocks=BLOCKS):
     assert verdict.complete
+    assert verdict.sealed
     assert verdict.verified == 2 * layers * blocks
     assert (verdict.duplicate, verdict.rejected, verdict.missing) == (0, {}, ())
 

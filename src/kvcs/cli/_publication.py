@@ -126,10 +126,12 @@ class KnownPublication:
         manifest: The newest version.
         signed_by: Key identifier of the trusted producer that signed it; None where nobody is
             trusted.
+        sealed: An object key opened it; without object keys only what is in clear is read.
     """
 
     manifest: Manifest
     signed_by: bytes | None
+    sealed: bool
 
 
 async def read_manifest(
@@ -153,7 +155,8 @@ async def read_manifest(
     )
     try:
         manifest = await track.open()
-        return KnownPublication(manifest, None if track.key is None else track.key.kid)
+        signed_by = None if track.key is None else track.key.kid
+        return KnownPublication(manifest, signed_by, sealed=config.object_keys is not None)
     finally:
         track.close()
 

@@ -125,6 +125,7 @@ class Taking:
                 "publication_id": self.candidate.name.publication_id.hex(),
                 "complete": verdict.complete,
                 "signed_by": format_kid(verdict.signed_by),
+                "sealed": verdict.sealed,
                 "layers": format_layers(retrieval.layers),
                 "blocks": retrieval.blocks,
                 "verified_prefix_blocks": verdict.verified_prefix_blocks,
@@ -142,14 +143,19 @@ class Taking:
             }
         )
         if verdict.complete:
-            signer = format_kid(verdict.signed_by)
-            where = f", signed by {signer}" if signer else ""
-            where += f", written to {destination}" if destination else ""
+            where = f", written to {destination}" if destination else ""
             self.output.text(
                 f"{self.candidate.name.short_id}: layers {format_layers(retrieval.layers)}, "
                 f"{retrieval.blocks} blocks, {format_bytes(verdict.verified_bytes)} verified in "
-                f"{verdict.elapsed_s:.3f} s{where}"
+                f"{verdict.elapsed_s:.3f} s, {_protection(verdict)}{where}"
             )
+
+
+def _protection(verdict: Verdict) -> str:
+    """Say what was against relays that lie and that read."""
+    signer = format_kid(verdict.signed_by)
+    signed = f"signed by {signer}" if signer else "no signature asked for"
+    return f"{signed}, {'sealed' if verdict.sealed else 'not sealed'}"
 
 
 async def take_first(

@@ -209,6 +209,7 @@ def _describe(name: PublicationName, known: KnownPublication | KvcsError) -> dic
     return {
         **described,
         "signed_by": format_kid(known.signed_by),
+        "sealed": known.sealed,
         "descriptor": manifest.compat.to_json(),
         "complete": manifest.complete,
         "deterministic": manifest.deterministic,
@@ -235,6 +236,8 @@ def _format(publication: dict[str, Any], short_id: str) -> str:
     state = "complete" if publication["complete"] else "in production"
     if publication["signed_by"]:
         state += f", signed by {publication['signed_by']}"
+    if publication["sealed"]:
+        state += ", sealed"
     lines.append(
         f"  {state}, {publication['layers']} layers, {publication['blocks']} blocks of "
         f"{publication['descriptor']['block_tokens']} tokens, {publication['descriptor']['dtype']}"

@@ -284,6 +284,7 @@ class ReceivedPrefix:
             arrivals=tuple(self._arrivals),
             elapsed_s=self._clock() - self.started,
             signed_by=outcome.signed_by,
+            sealed=self._config.object_keys is not None,
         )
 
     def _missing_objects(self) -> int:

@@ -93,6 +93,8 @@ class Verdict:
         padding: Objects of a sealed publication that only hide how many blocks there are.
         signed_by: Key identifier of the producer under whose signature every verified Object was
             checked, or None where that was not demanded.
+        sealed: Nothing was taken but what an object key opened: the consumer has object keys,
+            and then takes nothing in clear. Without them it opens nothing that is sealed.
         error: What ended the retrieval early, or None.
         verified, rejected, duplicate, excess, missing_objects: Counts of Objects.
         verified_bytes: Data octets that were verified and put in place.
@@ -122,6 +124,7 @@ class Verdict:
     elapsed_s: float
     padding: int = 0
     signed_by: bytes | None = None
+    sealed: bool = False
 
     @property
     def authenticated(self) -> bool:
