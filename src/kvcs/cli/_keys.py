@@ -92,7 +92,11 @@ def load_scope_key(path: Path) -> ScopeKey:
         raise ConfigError("--scope-key-file", error.expected, error.got) from error
     if content is None:
         raise ConfigError("--scope-key-file", "a readable file", f"{path}: not there")
-    return parse_scope_key(content)
+    try:
+        return parse_scope_key(content)
+    except ConfigError as error:
+        got = f"{path}: {error.got}"
+        raise ConfigError("--scope-key-file", error.expected, got) from error
 
 
 def write_scope_key(path: Path) -> ScopeKey:

@@ -106,7 +106,7 @@ def read_tokens(path: Path | None, key: str) -> tuple[Token, ...]:
             mode = os.fstat(file.fileno()).st_mode
     except OSError as error:
         got = f"{path}: {error.strerror}"
-        raise ConfigError(key, "a file that can be read", got) from error
+        raise ConfigError(key, "a readable file", got) from error
     if stat.S_ISREG(mode) and mode & stat.S_IROTH:
         _logger.warning("everybody on this machine can read the token in %s: chmod 600", path)
     return _tokens_in(content, key, str(path))

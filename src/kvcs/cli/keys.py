@@ -205,7 +205,7 @@ def take(output: Output, file: Path, purpose: str | None, **settings: Any) -> No
     kind = None if purpose is None else Purpose(purpose)
     content = read_file(file, max_bytes=limit, is_public=True)
     if content is None:
-        raise ConfigError("FILE", "a readable file", str(file))
+        raise ConfigError("FILE", "a readable file", f"{file}: not there")
     where = str(file)
     other = _ring_in(content, where) if kind is None else decode_keys(content, where, kind)
     if kind is None or not kind.is_public:

@@ -261,7 +261,7 @@ def _key_of(ring: KeyRing) -> SigningKey | MacKey:
 def _key_in(path: Path) -> SigningKey | MacKey:
     content = read_file(path, max_bytes=JwkLimits().max_bytes)
     if content is None:
-        raise ConfigError("--key-file", "a readable file", str(path))
+        raise ConfigError("--key-file", "a readable file", f"{path}: not there")
     return _key_of(decode_keys(content, str(path), Purpose.TOKEN))
 
 

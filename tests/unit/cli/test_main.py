@@ -105,7 +105,26 @@ FAILURES = {
         2,
         "--output",
     ),
-    "a key file that is none": (["inspect", "SAMPLE", "--scope-key-file", "BAD"], 2, "scope key"),
+    "a key file that is none": (
+        ["inspect", "SAMPLE", "--scope-key-file", "BAD"],
+        2,
+        "--scope-key-file: expected 32 octets or 64 hex digits, got bad: 29 octets",
+    ),
+    "a key to sign tokens with that is not there": (
+        ["token", "mint", "--role", "relay", "--scope", "all", "--key-file", "nothing"],
+        2,
+        "--key-file: expected a readable file, got nothing: not there",
+    ),
+    "a token file that is none": (
+        ["token", "inspect", "BAD"],
+        2,
+        "FILE: expected a CWT, in base64url or as octets, got bad",
+    ),
+    "a token file that holds nothing": (
+        ["fetch", "moqt://x/", "--like", "SAMPLE", "--token-file", "empty", "KEY"],
+        2,
+        "--token-file: expected a token of 1..16384 octets, got empty",
+    ),
     "a key file that is not there": (
         ["inspect", "SAMPLE", "--scope-key-file", "nothing"],
         2,
@@ -196,6 +215,7 @@ def fail(kvcs_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad").write_bytes(b"this is not what it should be")
     (tmp_path / "key").write_text("cd" * 32)
+    (tmp_path / "empty").touch()
     (tmp_path / "tokens").write_text("[1, 2, 3]")
     (tmp_path / "descriptor").write_bytes(load_cache(SAMPLE_CACHE).descriptor.canonical())
     (tmp_path / "inspected").write_text('{"file": "x", "descriptor": {"layers": 1}}')

@@ -16,6 +16,7 @@ FREE = {
     "kid": "likewise, as an argument",
     "--scope": "a Scope ID, which names a scope and opens nothing",
     "--audience": "the name of a relay",
+    "--token-audience": "likewise",
 }
 
 
