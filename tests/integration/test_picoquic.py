@@ -206,6 +206,22 @@ async def test_answer_on_a_stream_that_nobody_ranked_overtakes_data(network):
     assert [e.stream_id for e in client.events if isinstance(e, StreamData) and e.fin] == [0, 3]
 
 
+async def test_stream_that_has_ended_and_was_not_sent_can_be_reset(network):
+    client, server = await network.pair()
+    client.transport.write(2, b"first")
+    await server.until(lambda ear: ear.of(2) == b"first")
+
+    # It fits the library's ring, which has the end with it.
+    client.transport.write(2, bytes(3 * MIB), fin=True)
+    await asyncio.sleep(0)
+    unsent = client.transport.unsent_bytes(2)
+    client.transport.reset(2, 5)
+
+    await server.until(lambda ear: StreamReset(2, 5) in ear.events)
+    assert 0 < unsent <= 3 * MIB
+    assert client.transport.unsent_bytes(2) == 0
+
+
 async def test_reset_and_stop_sending_carry_their_codes(network):
     client, server = await network.pair()
 

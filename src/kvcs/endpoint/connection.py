@@ -134,7 +134,11 @@ class Connection(Requester):
                 limit.
         """
         super().__init__(session)
-        self.outbox = Outbox(on_ready=self.wake, is_drained=transport.is_drained)
+        self.outbox = Outbox(
+            on_ready=self.wake,
+            is_drained=transport.is_drained,
+            unsent_bytes=transport.unsent_bytes,
+        )
         self.peer = str(transport.peer_address)
         self._transport = transport
         self._close_timeout = close_timeout
@@ -182,6 +186,10 @@ class Connection(Requester):
     def is_drained(self, stream_id: StreamId) -> bool:
         """Tell whether all that was written on a stream was handed to the network."""
         return self._transport.is_drained(stream_id)
+
+    def unsent_bytes(self, stream_id: StreamId) -> int:
+        """Return the octets written on a stream and not handed to the network."""
+        return self._transport.unsent_bytes(stream_id)
 
     @property
     def bytes_in(self) -> int:

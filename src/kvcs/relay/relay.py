@@ -313,7 +313,11 @@ class _RelayOutbox(Outbox):
     def __init__(
         self, connection: Connection, metrics: Metrics, egress: EgressBudget[Connection]
     ) -> None:
-        super().__init__(on_ready=connection.wake, is_drained=connection.is_drained)
+        super().__init__(
+            on_ready=connection.wake,
+            is_drained=connection.is_drained,
+            unsent_bytes=connection.unsent_bytes,
+        )
         self._connection = connection
         self._metrics = metrics
         self._egress = egress

@@ -227,6 +227,10 @@ class Transport(Protocol):
         """Tell whether all that was written on a stream was handed to the network."""
         ...
 
+    def unsent_bytes(self, stream_id: int) -> int:
+        """Bytes of a stream that were written and not yet handed to the network."""
+        ...
+
     def set_listener(
         self,
         on_events: Callable[[Sequence[TransportEvent]], None],

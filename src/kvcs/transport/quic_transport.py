@@ -167,6 +167,10 @@ class QuicTransport(Transport):
         """Tell whether nothing of a stream waits."""
         return not self._queue.owes(stream_id)
 
+    def unsent_bytes(self, stream_id: int) -> int:
+        """Return the bytes of a stream that wait."""
+        return self._queue.unsent_bytes(stream_id)
+
     def set_listener(
         self,
         on_events: Callable[[Sequence[TransportEvent]], None],

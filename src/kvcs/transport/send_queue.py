@@ -110,6 +110,14 @@ class SendQueue:
         stream = self._streams.get(stream_id)
         return stream is not None and bool(stream.writes or self._rings.used(stream_id))
 
+    def unsent_bytes(self, stream_id: int) -> int:
+        """Return the bytes of a stream that have not left its ring, as far as is known."""
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return 0
+        waiting = sum(len(data) for data, _ in stream.writes) - stream.offset
+        return waiting + self._rings.used(stream_id)
+
     def append(self, stream_id: int, data: bytes, *, fin: bool) -> None:
         """Accept a write; `flush` moves it."""
         stream = self._streams.get(stream_id)

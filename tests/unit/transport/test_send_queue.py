@@ -224,3 +224,19 @@ def test_clear_forgets_everything():
     queue.clear()
 
     assert (queue.queued_bytes, queue.streams) == (0, 0)
+
+
+def test_octets_of_a_stream_that_wait_are_those_of_its_writes_and_its_ring():
+    rings = Rings()
+    queue = SendQueue(rings, stream_bytes=2 * PIECE_BYTES)
+
+    queue.append(2, bytes(3 * PIECE_BYTES), fin=False)
+    queue.append(2, bytes(10), fin=True)
+    queue.flush()
+    before = queue.unsent_bytes(2)
+    rings.drain()
+    queue.pump()
+    rings.drain()
+
+    assert (before, queue.unsent_bytes(6)) == (3 * PIECE_BYTES + 10, 0)
+    assert queue.unsent_bytes(2) == 0

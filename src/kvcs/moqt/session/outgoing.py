@@ -111,18 +111,20 @@ class OutgoingStreams:
         header = FetchHeader(trigger_id).encode()
         return self._open(request, header, FetchEncoder(order), priority=priority)
 
-    def send_object(self, stream_id: StreamId, obj: Object) -> None:
-        """Write an Object: its header and its payload, as two actions."""
+    def send_object(self, stream_id: StreamId, obj: Object) -> int:
+        """Write an Object: its header and its payload, as two actions; return their octets."""
         stream = self._streams.get(stream_id) or self._find(stream_id)
         if stream is None:
-            return
+            return 0
         if stream.missing:
             raise _inside_object(stream_id)
         actions = self._context.actions
-        actions.append(SendStream(stream_id, stream.writer.object_header(obj)))
+        header = stream.writer.object_header(obj)
+        actions.append(SendStream(stream_id, header))
         payload = obj.payload
         if payload:
             actions.append(SendStream(stream_id, payload))
+        return len(header) + len(payload)
 
     def begin_object(self, stream_id: StreamId, obj: Object, payload_length: int) -> None:
         """Write the header of an Object whose payload follows in parts."""
@@ -180,6 +182,13 @@ class OutgoingStreams:
         if stream is not None:
             self._context.reset(stream_id, code)
             self._close(stream_id, stream)
+
+    def abandon(self, stream_id: StreamId, code: int) -> None:
+        """End a stream early that is open, or has ended with FIN and was not all sent."""
+        if stream_id in self._streams:
+            self.reset(stream_id, code)
+        else:
+            self._context.reset(stream_id, code)
 
     def reset_all(self, request: Request, code: int) -> None:
         """End all streams of a request early."""

@@ -57,10 +57,13 @@ class SendingSession:
         self._living(now)
         return self._outgoing.open_fetch(request_id, order=order, priority=priority)
 
-    def send_object(self, stream_id: StreamId, obj: Object, *, now: float) -> None:
-        """Write an Object; its payload becomes an action of its own, uncopied."""
-        if self._command(now):
-            self._outgoing.send_object(stream_id, obj)
+    def send_object(self, stream_id: StreamId, obj: Object, *, now: float) -> int:
+        """Write an Object; its payload becomes an action of its own, uncopied.
+
+        Returns:
+            Octets on the stream; 0 when it was ignored.
+        """
+        return self._outgoing.send_object(stream_id, obj) if self._command(now) else 0
 
     def begin_object(
         self, stream_id: StreamId, obj: Object, payload_length: int, *, now: float
@@ -100,6 +103,14 @@ class SendingSession:
         """End a data stream early, with a code of Section 12.5."""
         if self._command(now):
             self._outgoing.reset(stream_id, code)
+
+    def abandon_stream(self, stream_id: StreamId, code: int, *, now: float) -> None:
+        """End a data stream early although it may have ended with FIN.
+
+        What the transport has not sent of it is not sent.
+        """
+        if self._command(now):
+            self._outgoing.abandon(stream_id, code)
 
     def set_stream_priority(self, stream_id: StreamId, priority: int, *, now: float) -> None:
         """Rank a data stream anew."""

@@ -13,6 +13,7 @@ from kvcs.errors import MalformedTrack
 from kvcs.moqt.codepoints import ObjectStatus, PropertyType
 from kvcs.moqt.track.interval import IntervalSet
 from kvcs.moqt.wire.object import Object
+from kvcs.names import Location
 
 __all__ = ("GroupRecord", "Subgroup", "insert_sorted", "is_duplicate")
 
@@ -65,6 +66,14 @@ class Subgroup:
         if object_id + 1 in self.evicted:
             return object_id + 1
         return self.evicted.next_start(object_id)
+
+    def last_up_to(self, location: Location) -> int:
+        """Return the largest Object ID ever held that is not beyond `location`, or -1."""
+        if self.group_id > location.group_id:
+            return -1
+        if self.group_id < location.group_id:
+            return self.largest_id
+        return min(self.largest_id, location.object_id)
 
 
 @dataclass(slots=True, eq=False)

@@ -18,6 +18,7 @@ from typing import Final
 from kvcs.moqt.session.actions import StreamId
 from kvcs.moqt.session.session import Session
 from kvcs.moqt.track.delivery import Delivery, Rank
+from kvcs.moqt.track.late_streams import LateStreams
 
 __all__ = ("QUANTUM_BYTES", "Outbox")
 
@@ -34,6 +35,7 @@ class Outbox:
     Attributes:
         on_ready: Called when there is something to send that was not there before.
         is_drained: Tells whether the transport has sent all that was written on a stream.
+        late: Streams of which something must be sent in time.
         behind_since: Since when there is more to send than room for it, in monotonic seconds;
             None when everything that there was has been handed over.
     """
@@ -43,6 +45,7 @@ class Outbox:
         *,
         on_ready: Callable[[], None] | None = None,
         is_drained: Callable[[StreamId], bool] = lambda _: True,
+        unsent_bytes: Callable[[StreamId], int] = lambda _: 0,
         quantum_bytes: int = QUANTUM_BYTES,
     ) -> None:
         """Create an empty outbox.
@@ -50,10 +53,12 @@ class Outbox:
         Args:
             on_ready: Called when there is something to send that was not there before.
             is_drained: Tells whether the transport has sent all that was written on a stream.
+            unsent_bytes: Tells how many octets of a stream the transport has not sent.
             quantum_bytes: Octets of one delivery before an equal gets its turn.
         """
         self.on_ready = on_ready
         self.is_drained = is_drained
+        self.late = LateStreams(unsent_bytes)
         self._quantum_bytes = quantum_bytes
         self._deliveries: set[Delivery] = set()
         self._queued: dict[Delivery, Rank] = {}
@@ -104,7 +109,11 @@ class Outbox:
         """Return when `send` is due even without room or news, in monotonic seconds."""
         while self._deadlines and self._deadlines[0][2] not in self._deliveries:
             heappop(self._deadlines)
-        return self._deadlines[0][0] if self._deadlines else None
+        late = self.late.next_deadline
+        if not self._deadlines:
+            return late
+        earliest = self._deadlines[0][0]
+        return earliest if late is None else min(earliest, late)
 
     def send(self, session: Session, *, room: int, now: float) -> int:
         """Hand Objects to the session.
@@ -122,6 +131,7 @@ class Outbox:
         sent = 0
         self._sending = True
         try:
+            self.late.check(session, now=now)
             while self._heap and sent < room and not session.is_closed:
                 delivery = heappop(self._heap)[2]
                 if self._queued.pop(delivery, None) is not None:

@@ -336,7 +336,12 @@ class TrackResponder:
             subgroup_timeout=(parameters.subgroup_delivery_timeout_ms or 0) / 1000,
         )
         delivery = SubscriptionDelivery(
-            store, request_id, terms, on_gap=on_gap, is_drained=self._outbox.is_drained
+            store,
+            request_id,
+            terms,
+            on_gap=on_gap,
+            is_drained=self._outbox.is_drained,
+            late=self._outbox.late,
         )
         subscription = SubscriptionService(store, delivery, location_filter, on_gap)
         self._subscriptions[request_id] = subscription

@@ -19,25 +19,56 @@ Source: MOQT draft 22, Sections 3.1.2, 7.5 and 11.3.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Final
 
-from kvcs.errors import StreamResetCode
+from kvcs.errors import PublishDoneCode, StreamResetCode
 from kvcs.moqt.session.actions import RequestId, StreamId
 from kvcs.moqt.session.session import Session
 from kvcs.moqt.track.cursor import Cursor
+from kvcs.moqt.track.late_streams import LateStreams, OnLate
 from kvcs.moqt.track.store import TrackStore
 from kvcs.moqt.wire.subgroup import SubgroupHeader
 
-__all__ = ("SubgroupStreams",)
+__all__ = ("SubgroupStreams", "reset_code")
+
+
+_RESETS: Final[Mapping[PublishDoneCode, StreamResetCode]] = {
+    PublishDoneCode.TOO_FAR_BEHIND: StreamResetCode.TOO_FAR_BEHIND,
+    PublishDoneCode.GOING_AWAY: StreamResetCode.GOING_AWAY,
+    PublishDoneCode.EXPIRED: StreamResetCode.EXPIRED_AUTH_TOKEN,
+    PublishDoneCode.UNAUTHORIZED: StreamResetCode.EXPIRED_AUTH_TOKEN,
+    PublishDoneCode.MALFORMED_TRACK: StreamResetCode.MALFORMED_TRACK,
+}
+
+
+def reset_code(code: PublishDoneCode) -> StreamResetCode:
+    """Return how the streams end that PUBLISH_DONE with a code cuts off."""
+    return _RESETS.get(code, StreamResetCode.CANCELLED)
 
 
 class SubgroupStreams:
     """Streams of one subscription that are not over."""
 
-    __slots__ = ("_cut", "_is_drained", "_max_open", "_open", "_request_id", "_retired")
+    __slots__ = (
+        "_cut",
+        "_is_drained",
+        "_late",
+        "_max_open",
+        "_on_late",
+        "_open",
+        "_request_id",
+        "_retired",
+    )
 
     def __init__(
-        self, request_id: RequestId, *, max_open: int, is_drained: Callable[[StreamId], bool]
+        self,
+        request_id: RequestId,
+        *,
+        max_open: int,
+        is_drained: Callable[[StreamId], bool],
+        late: LateStreams | None = None,
+        on_late: OnLate = lambda _session, _stream_id, _now: None,
     ) -> None:
         """Have no stream yet.
 
@@ -45,8 +76,12 @@ class SubgroupStreams:
             request_id: The SUBSCRIBE or PUBLISH.
             max_open: Streams at a time.
             is_drained: Tells whether the transport has sent all that was written on a stream.
+            late: Watches streams of which something must be sent in time; None if nobody does.
+            on_late: Called when a watched stream is late; it may be over by then.
         """
         self._is_drained = is_drained
+        self._late = late
+        self._on_late = on_late
         self._request_id = request_id
         self._max_open = max_open
         self._open: dict[StreamId, Cursor] = {}
@@ -75,6 +110,26 @@ class SubgroupStreams:
         cursor.stream_id = stream_id
         self._open[stream_id] = cursor
         return stream_id
+
+    def watch(self, cursor: Cursor, size_bytes: int, due_at: float | None, *, now: float) -> None:
+        """Have all that is on the stream of a cursor, if it has one, sent by `due_at`.
+
+        Args:
+            cursor: Whose stream it is.
+            size_bytes: Octets that were written since the last call.
+            due_at: Monotonic seconds; None for ever.
+            now: Monotonic seconds.
+        """
+        if cursor.stream_id is not None and self._late is not None:
+            self._late.watch(
+                cursor.stream_id, size_bytes, due_at=due_at, on_late=self._on_late, now=now
+            )
+
+    def unwatch(self) -> None:
+        """Watch the open streams no longer."""
+        for stream_id in self._open:
+            if self._late is not None:
+                self._late.forget(stream_id)
 
     def finish(self, cursor: Cursor, session: Session, *, now: float) -> None:
         """End the stream of a cursor, if it has one, with FIN."""

@@ -20,7 +20,7 @@ Objects in datagrams have cursors too; what is different about them is written i
 Source: MOQT draft 22, Sections 3.1, 5.1, 5.2, 7.5 and 11.3.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from kvcs.errors import PublishDoneCode, StreamResetCode
@@ -35,9 +35,10 @@ from kvcs.moqt.track.early import EarlyObject, arriving_at, begins_in
 from kvcs.moqt.track.fetch_delivery import FetchDelivery
 from kvcs.moqt.track.group import Subgroup
 from kvcs.moqt.track.interval import IntervalSet, to_location, to_position
+from kvcs.moqt.track.late_streams import LateStreams
 from kvcs.moqt.track.missing import gap_before, is_inside, lost_before
 from kvcs.moqt.track.store import TrackStore
-from kvcs.moqt.track.subgroup_streams import SubgroupStreams
+from kvcs.moqt.track.subgroup_streams import SubgroupStreams, reset_code
 from kvcs.moqt.track.timeouts import NO_TIMEOUTS, DeliveryTimeouts
 from kvcs.moqt.wire.filters import LocationRange
 from kvcs.moqt.wire.object import Object
@@ -49,15 +50,6 @@ __all__ = ("MAX_OPEN_SUBGROUPS", "SubscriptionDelivery")
 # Enough to keep a link busy while Groups overtake each other, few enough that the lowest
 # Group is not starved by the others.
 MAX_OPEN_SUBGROUPS: Final = 8
-
-# How the streams end that a code of PUBLISH_DONE cuts off.
-_RESETS: Final[Mapping[PublishDoneCode, StreamResetCode]] = {
-    PublishDoneCode.TOO_FAR_BEHIND: StreamResetCode.TOO_FAR_BEHIND,
-    PublishDoneCode.GOING_AWAY: StreamResetCode.GOING_AWAY,
-    PublishDoneCode.EXPIRED: StreamResetCode.EXPIRED_AUTH_TOKEN,
-    PublishDoneCode.UNAUTHORIZED: StreamResetCode.EXPIRED_AUTH_TOKEN,
-    PublishDoneCode.MALFORMED_TRACK: StreamResetCode.MALFORMED_TRACK,
-}
 
 
 class SubscriptionDelivery:
@@ -71,6 +63,7 @@ class SubscriptionDelivery:
         *,
         on_gap: OnGap | None = None,
         is_drained: Callable[[StreamId], bool] = lambda _: True,
+        late: LateStreams | None = None,
     ) -> None:
         """Begin to follow `store`.
 
@@ -80,8 +73,8 @@ class SubscriptionDelivery:
             terms: What is to be delivered.
             on_gap: Who fills gaps; None if nobody can. It answers by adding to the store
                 or with `give_up`.
-            is_drained: Tells whether the transport has sent all that was written on a
-                stream.
+            is_drained: Tells whether the transport has sent all of a stream.
+            late: Watches streams of which something must be sent in time.
         """
         self.on_ready: Callable[[], None] | None = None
         self.on_stopped: OnStopped | None = None
@@ -98,7 +91,11 @@ class SubscriptionDelivery:
         self._cut: set[Subgroup] = set()
         self._queue = CursorQueue()
         self._streams = SubgroupStreams(
-            request_id, max_open=MAX_OPEN_SUBGROUPS, is_drained=is_drained
+            request_id,
+            max_open=MAX_OPEN_SUBGROUPS,
+            is_drained=is_drained,
+            late=late,
+            on_late=self._give_up_late,
         )
         self._given_up = IntervalSet()
         self._began_at: float | None = None
@@ -152,6 +149,7 @@ class SubscriptionDelivery:
             self._pause()
         moved = terms.location_range != self.terms.location_range
         self.terms = self._timeouts.terms = terms
+        self._streams.unwatch()
         for cursor in self._cursors.values():
             cursor.timeouts = None
         if resumed:
@@ -274,7 +272,7 @@ class SubscriptionDelivery:
                     self._skip_up_to(subgroup, largest)
 
     def _skip_up_to(self, subgroup: Subgroup, largest: Location | None) -> None:
-        last_id = -1 if largest is None else _last_up_to(subgroup, largest)
+        last_id = -1 if largest is None else subgroup.last_up_to(largest)
         if subgroup.final_object_id is not None and last_id == subgroup.largest_id:
             self._done.add(subgroup)
             return
@@ -386,14 +384,15 @@ class SubscriptionDelivery:
         is_late = cursor.advance(object_id)
         if obj is None or location < self._start or not self.terms.admits(obj):
             return 0
-        if self._timeouts.is_over(cursor, obj, now=now):
+        due_at = self._timeouts.due_at(cursor, obj, now=now)
+        if due_at is not None and now > due_at:
             self._abandon(cursor, session, now)
             return 0
         if cursor.stream_id is not None and not is_next:
             self._streams.retire(cursor, session, now=now)
         cursor.is_stray = is_late
         cursor.incomplete |= is_late
-        return self._send(cursor, obj, session, now)
+        return self._send(cursor, obj, session, now, due_at)
 
     def _seen_at(self, now: float) -> float:
         """Return as of when to look at the store: this waits since its first step."""
@@ -502,11 +501,15 @@ class SubscriptionDelivery:
             cursor.subgroup, previous_id, obj.object_id, now=now
         )
 
-    def _send(self, cursor: Cursor, obj: Object, session: Session, now: float) -> int:
+    def _send(
+        self, cursor: Cursor, obj: Object, session: Session, now: float, due_at: float | None = None
+    ) -> int:
         stream_id = cursor.stream_id
         if stream_id is None:
             stream_id = self._open_stream(cursor, obj, session, now)
-        session.send_object(stream_id, obj, now=now)
+        size_bytes = session.send_object(stream_id, obj, now=now)
+        if cursor.timeouts is not NO_TIMEOUTS:
+            self._streams.watch(cursor, size_bytes, due_at, now=now)
         cursor.sent_id = obj.object_id
         return len(obj.payload) + 1
 
@@ -533,6 +536,7 @@ class SubscriptionDelivery:
         final = cursor.subgroup.final_object_id
         if final is None or cursor.last_id < final:
             return
+        self._streams.watch(cursor, 0, self._timeouts.subgroup_due_at(cursor, now=now), now=now)
         if cursor.incomplete:
             self._streams.retire(cursor, session, now=now)
         else:
@@ -549,6 +553,14 @@ class SubscriptionDelivery:
         """Give up a Subgroup whose time is over."""
         self._streams.reset(cursor, session, code=StreamResetCode.DELIVERY_TIMEOUT, now=now)
         self._dismiss(cursor)
+
+    def _give_up_late(self, session: Session, stream_id: StreamId, now: float) -> None:
+        """Give up a Subgroup of which something waits in the transport for too long."""
+        cursor = self._streams.stopped(stream_id)
+        session.abandon_stream(stream_id, StreamResetCode.DELIVERY_TIMEOUT, now=now)
+        if cursor is not None:
+            self._dismiss(cursor)
+        self.wake()
 
     def _fall_behind(self, location: Location) -> None:
         self._forsake()
@@ -574,16 +586,6 @@ class SubscriptionDelivery:
         if self.fills:
             return
         self._streams.finish_ended(self._store, session, now=now)
-        reset = _RESETS.get(code, StreamResetCode.CANCELLED)
-        self._streams.reset_all(session, code=reset, now=now)
+        self._streams.reset_all(session, code=reset_code(code), now=now)
         session.publish_done(self._request_id, code, reason=reason, now=now)
         self.stop()
-
-
-def _last_up_to(subgroup: Subgroup, largest: Location) -> int:
-    """Return the largest Object ID of a Subgroup that is not beyond `largest`."""
-    if subgroup.group_id > largest.group_id:
-        return -1
-    if subgroup.group_id < largest.group_id:
-        return subgroup.largest_id
-    return min(subgroup.largest_id, largest.object_id)

@@ -4,8 +4,8 @@ The effective value is the shorter one of what the publisher and the subscriber 
 publisher says it for the Track, or for one Subgroup on the first Object of that. An Object in a
 datagram is a Subgroup of its own.
 
-A timeout is looked at when an Object is about to be handed to the transport. What the transport
-holds already is not taken back.
+A timeout is looked at when an Object is about to be handed to the transport, and
+`kvcs.moqt.track.late_streams` looks at what waits there. What is on the network is not taken back.
 
 Source: MOQT draft 22, Sections 5.2 and 10.
 """
@@ -53,24 +53,27 @@ class DeliveryTimeouts:
         cursor.timeouts = found
         return found
 
-    def is_over(self, cursor: Cursor, obj: Object, *, now: float) -> bool:
-        """Tell whether it is too late to send an Object of a Subgroup stream."""
-        timeouts = self.of(cursor, now=now)
-        finished_at = cursor.subgroup.finished_at
-        if timeouts.for_subgroup and finished_at is not None:
-            return now > finished_at + timeouts.for_subgroup
-        return self._is_old(obj, timeouts.for_object, now)
+    def due_at(self, cursor: Cursor, obj: Object, *, now: float) -> float | None:
+        """Return until when an Object of a Subgroup stream may be sent; None for ever."""
+        subgroup_due_at = self.subgroup_due_at(cursor, now=now)
+        if subgroup_due_at is not None:
+            return subgroup_due_at
+        return self._object_due_at(obj, self.of(cursor, now=now).for_object)
+
+    def subgroup_due_at(self, cursor: Cursor, *, now: float) -> float | None:
+        """Return until when a Subgroup whose end is known may be sent; None for ever."""
+        timeout, finished_at = self.of(cursor, now=now).for_subgroup, cursor.subgroup.finished_at
+        return finished_at + timeout if timeout and finished_at is not None else None
 
     def is_datagram_over(self, obj: Object, *, now: float) -> bool:
         """Tell whether it is too late to send an Object in a datagram."""
         timeouts = self._effective(obj.properties)
-        return self._is_old(obj, _shorter(*timeouts), now)
+        due_at = self._object_due_at(obj, _shorter(*timeouts))
+        return due_at is not None and now > due_at
 
-    def _is_old(self, obj: Object, timeout: float, now: float) -> bool:
-        if not timeout:
-            return False
-        received_at = self._store.received_at(obj.group_id, obj.object_id)
-        return received_at is not None and now > received_at + timeout
+    def _object_due_at(self, obj: Object, timeout: float) -> float | None:
+        received_at = self._store.received_at(obj.group_id, obj.object_id) if timeout else None
+        return None if received_at is None else received_at + timeout
 
     def _effective(self, own: Properties) -> Timeouts:
         """Return the timeouts where the first Object of a Subgroup has these properties."""

@@ -760,6 +760,71 @@ def test_a_subgroup_delivery_timeout_counts_from_its_end(new_site):
     assert site.received() == [f"0/0 RESET {StreamResetCode.DELIVERY_TIMEOUT}"]
 
 
+def waiting_transport(site):
+    """Have the transport of a site send nothing; return what waits by stream."""
+    unsent = {}
+    site.outbox.late._unsent_bytes = lambda stream_id: unsent.get(stream_id, 0)
+    return unsent
+
+
+def test_an_object_that_waits_in_the_transport_for_too_long_resets_its_stream(new_site):
+    site = new_site(authoritative=False)
+    unsent = waiting_transport(site)
+    site.subscribe(object_delivery_timeout_ms=500)
+    site.add(0, 0)
+    site.settle()
+    site.add(1, 0)
+    site.settle()
+    first, _ = site.streams
+    unsent[first] = 1
+
+    site.now = site.outbox.next_deadline()
+    site.settle()
+    site.add(0, 1)
+    site.add(1, 1)
+    site.settle()
+
+    assert site.now == 0.5
+    assert site.received() == [f"0/0 RESET {StreamResetCode.DELIVERY_TIMEOUT}", "1/0 1/1"]
+
+
+def test_a_subgroup_timeout_resets_a_stream_that_has_ended_and_was_not_sent(new_site):
+    site = new_site()
+    unsent = waiting_transport(site)
+    site.subscribe(subgroup_delivery_timeout_ms=500)
+    for group_id in range(2):
+        site.add(group_id, 0)
+        site.finish(group_id)
+    site.settle()
+    first, _ = site.streams
+    unsent[first] = 1
+    site.responder.end(site.store, PublishDoneCode.TRACK_ENDED, now=0.0)
+    site.settle()
+    site.publisher.take_actions()
+
+    site.now = 0.5
+    site.outbox.send(site.publisher, room=0, now=site.now)
+
+    (reset,) = site.publisher.take_actions()
+    assert (reset.stream_id, reset.code) == (first, StreamResetCode.DELIVERY_TIMEOUT)
+
+
+def test_timeout_that_is_taken_back_does_not_hold_for_what_waits(new_site):
+    site = new_site()
+    unsent = waiting_transport(site)
+    request_id = site.subscribe(object_delivery_timeout_ms=500)
+    site.add(0, 0)
+    site.settle()
+    (first,) = site.streams
+    unsent[first] = 1
+    site.update(request_id, object_delivery_timeout_ms=0)
+
+    site.now = 1.0
+    site.settle()
+
+    assert site.received() == ["0/0"]
+
+
 # Gaps in a Subgroup.
 
 
