@@ -9,9 +9,11 @@ import logging
 import random
 import signal
 import sys
+from pathlib import Path
 
 import uvloop
 from tests.chaos import hostile
+from tests.chaos.forger import forge
 from tests.chaos.material import DESCRIPTOR, LAYERS, PROMPTS, SCOPE_KEY, is_genuine, tensor, tokens
 
 from kvcs.client import Consumer, Hold, Publisher, PublisherConfig
@@ -19,7 +21,7 @@ from kvcs.endpoint.connect import ConnectConfig, connect
 from kvcs.endpoint.reconnect import PersistentConnection
 from kvcs.errors import KvcsError
 from kvcs.kv import Component
-from kvcs.relay import Relay, RelayConfig, RelayLimits, allow_all
+from kvcs.relay import DiskConfig, Relay, RelayConfig, RelayLimits, allow_all
 from kvcs.transport.interface import ClientTls, ServerTls, TransportConfig
 
 #: Seconds that discovery and retrieval may take, and what is granted on a busy machine.
@@ -70,6 +72,7 @@ async def relay(settings):
         port=settings["port"],
         authorize=allow_all,
         cache_bytes=settings["cache_bytes"],
+        disk=disk(settings),
         limits=RelayLimits(reader_timeout=20.0, max_queued_bytes=32 * MIB),
         transport=TransportConfig(**QUICK, stream_ring_bytes=MIB),
         upstream=tuple(settings["upstream"]),
@@ -88,6 +91,7 @@ async def relay(settings):
                 cache_bytes=told.cache_bytes,
                 queued_bytes=told.queued_bytes,
                 malformed_tracks=told.malformed_tracks,
+                disk_objects_read=told.disk_objects_read,
                 bytes_in=told.bytes_in,
                 bytes_out=told.bytes_out,
             )
@@ -96,6 +100,13 @@ async def relay(settings):
             except TimeoutError:
                 continue
     tell("closed")
+
+
+def disk(settings):
+    """Return where Objects are kept over a kill, if anywhere."""
+    if settings["disk"] is None:
+        return None
+    return DiskConfig(directory=Path(settings["disk"]), capacity_bytes=256 * MIB)
 
 
 # Publisher.
@@ -206,11 +217,11 @@ async def retrieve(it, prompt, chance, clock):
         tell("retrieved", outcome="nothing", seconds=clock.now() - started_at)
         return
     leaves_at = chance.randrange(LAYERS) if chance.random() < 0.1 else None
-    got = set()
+    got, false = set(), []
     async with it.retrieve(chance.choice(found), timeout=RETRIEVAL) as retrieval:
         async for layer in retrieval:
             if not is_genuine(prompt, layer):
-                tell("wrong", prompt=prompt, layer=layer.layer_index)
+                false.append(layer.layer_index)
             got.add(layer.layer_index)
             if len(got) - 1 == leaves_at:
                 break
@@ -219,17 +230,34 @@ async def retrieve(it, prompt, chance, clock):
         outcome = "left"
     else:
         outcome = "complete" if verdict.complete else "verdict"
-    if verdict.complete and len(got) != LAYERS and leaves_at is None:
-        tell("wrong", prompt=prompt, reason="complete without all layers")
-    is_explained = verdict.missing or verdict.error or verdict.unconfirmed_layers
-    if outcome == "verdict" and not is_explained:
-        tell("wrong", prompt=prompt, reason="incomplete, and nothing is missing")
+    for reason in wrongs(verdict, false, None if leaves_at is not None else len(got)):
+        tell("wrong", prompt=prompt, reason=reason)
     tell(
         "retrieved",
         outcome=outcome,
         seconds=clock.now() - started_at,
         reasons=sorted({gap.reason.name for gap in verdict.missing}),
+        rejected=verdict.rejected,
+        error=verdict.error and type(verdict.error).__name__,
     )
+
+
+def wrongs(verdict, false, layers):
+    """Yield what a verdict hides; `layers` is how many were taken by who did not leave.
+
+    A layer is given when its Objects fit their own digests. What the manifest lists of it may
+    come later; until then it counts among `unconfirmed_layers`, and one that differs ends the
+    retrieval with an error that discards everything. Nothing false may pass as more than that.
+    """
+    if false and (verdict.complete or not (verdict.error or verdict.unconfirmed_layers)):
+        yield f"layers {false} are false, and the verdict does not say so"
+    if layers is None:
+        return
+    if verdict.complete and layers != LAYERS:
+        yield "complete without all layers"
+    is_explained = verdict.missing or verdict.error or verdict.unconfirmed_layers
+    if not verdict.complete and not is_explained:
+        yield "incomplete, and nothing is missing"
 
 
 # Hostile.
@@ -249,7 +277,20 @@ async def intruder(settings):
         await asyncio.sleep(chance.uniform(0.05, 0.5))
 
 
-ROLES = {"relay": relay, "publisher": publisher, "consumer": consumer, "intruder": intruder}
+async def forger(settings):
+    """Serve one forgery after the other."""
+    chance = random.Random(settings["seed"])
+    config = client_config(settings)
+    while True:
+        try:
+            lies, told = await forge(settings, config, random.Random(chance.random()))
+            tell("forged", lies=lies, told=told)
+        except KvcsError as error:
+            tell("forged", lies=[], told=0, error=type(error).__name__)
+        await asyncio.sleep(chance.uniform(0.05, 0.5))
+
+
+ROLES = {role.__name__: role for role in (relay, publisher, consumer, intruder, forger)}
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ class Actor:
         log: File of its standard error, of all its lives.
         on_fact: Called with what it tells.
         facts: The last fact of each kind.
+        told: The last counters of its present life.
         lives: How often it was started.
         is_killed: It ends because we want it to.
     """
@@ -39,6 +40,7 @@ class Actor:
     log: Path
     on_fact: callable
     facts: dict = field(default_factory=dict)
+    told: dict = field(default_factory=dict)
     lives: int = 0
     is_killed: bool = False
     is_stopped: bool = False
@@ -48,6 +50,7 @@ class Actor:
     async def start(self, **changes):
         self.is_killed = self.is_stopped = False
         self.facts.clear()
+        self.told = {}
         self.lives += 1
         settings = {**self.settings, **changes}
         with self.log.open("ab") as log:
@@ -71,8 +74,8 @@ class Actor:
         return self.process is not None and self.process.returncode is None
 
     async def until(self, kind):
-        """Wait for a fact, half a minute at most."""
-        deadline = asyncio.get_running_loop().time() + 30
+        """Wait for a fact, a minute at most: a busy machine takes its time to start a process."""
+        deadline = asyncio.get_running_loop().time() + 60
         while kind not in self.facts:
             if not self.is_running:
                 raise RuntimeError(f"{self.name} ended; see {self.log}")

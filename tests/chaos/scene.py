@@ -1,12 +1,14 @@
-"""The chaos: two relays in a row, publishers, consumers and intruders, and what befalls them.
+"""The chaos: two relays in a row, their peers, honest and hostile, and what befalls them.
 
-The parent relay lives through everything: what it holds at the end is what it held at the start.
-The child, the publishers, the consumers and the intruders are killed and started again, and all
-are stopped (SIGSTOP) now and then, as the seed has it. Then peace comes back, and new
-consumers at both relays must get what a new publisher brings to the parent.
+The child relay keeps Objects on disk too, and is started again on what it had there. All but the
+parent are killed and started again, and all are stopped (SIGSTOP) now and then, as the seed has
+it. The parent is killed once in a while; otherwise what it holds at the end of a life is what it
+held at its start. Forgers serve false publications and false Objects of true ones. Then peace
+comes back, and new consumers at both relays must get what a new publisher brings to the parent.
 """
 
 import asyncio
+import json
 import random
 import socket
 import statistics
@@ -34,6 +36,10 @@ KEPT = 3
 QUIET = 20.0
 #: Memory that is free is given back every half minute.
 SETTLED = 31.0
+#: Seconds of chaos for each time that the parent is killed; once at least.
+PARENT_LIFE = 200.0
+#: Tenths of a second after which somebody must have got what is published when peace is back.
+RECOVERY = 600
 #: A prompt that nobody but the last publisher publishes.
 LAST_PROMPT = 99
 
@@ -43,44 +49,104 @@ class Report:
     """What came of it.
 
     Attributes:
-        faults: What must not be; empty if all is well.
+        faults: What must not be, by kind; empty if all is well.
         counts: What was seen, by who and what.
+        reasons: How often errors and gaps had which reason.
+        kills: How often actors of a role were killed.
+        lies: Kinds of lies in forgeries, with how many forgeries had them.
+        usage: What the parent held in its present life, twice a second.
     """
 
     seed: int
-    faults: list[str] = field(default_factory=list)
+    faults: list[tuple[str, str]] = field(default_factory=list)
     counts: Counter = field(default_factory=Counter)
+    reasons: Counter = field(default_factory=Counter)
+    kills: Counter = field(default_factory=Counter)
+    lies: Counter = field(default_factory=Counter)
     usage: list = field(default_factory=list)
+
+    def fault(self, kind, text):
+        """Note what must not be: ``wrong``, ``late``, ``crash``, ``leak`` or ``lost``."""
+        self.faults.append((kind, text))
 
     def receive(self, actor, fact):
         """Take what an actor tells."""
         match fact["kind"]:
-            case "wrong" | "late" | "exit":
-                self.faults.append(f"{actor.name}: {fact}")
+            case "wrong" | "late":
+                self.fault(fact["kind"], f"{actor.name}: {fact}")
+            case "exit":
+                self.fault("crash", f"{actor.name}: {fact}")
             case "relay":
-                if fact["malformed_tracks"]:
-                    self.counts["malformed tracks seen"] += 1
-            case "retrieved" | "published" | "attacked":
-                key = fact.get("outcome") or fact["name"]
-                self.counts[f"{actor.role} {key}"] += 1
-                for reason in fact.get("reasons", ()):
-                    self.counts[f"{actor.role} {key} {reason}"] += 1
-                if fact.get("reason"):
-                    self.counts[f"{actor.role} {fact['reason']}"[:100]] += 1
+                self._receive_relay(actor, fact)
+            case "retrieved":
+                self._receive_retrieval(fact)
+            case "published":
+                self.counts[f"published {fact['outcome']}"] += 1
+            case "attacked":
+                self.counts[f"attacked {fact['name']}"] += 1
+            case "forged":
+                self.counts["forgeries"] += 1
+                self.counts["lies told"] += fact["told"]
+                self.lies.update(fact["lies"])
             case _:
                 pass
 
+    def _receive_relay(self, actor, fact):
+        """Add what counters have grown by since this life of a relay told them before."""
+        for what in ("malformed_tracks", "disk_objects_read"):
+            self.counts[f"{actor.name} {what}"] += fact[what] - actor.told.get(what, 0)
+        actor.told = fact
+
+    def _receive_retrieval(self, fact):
+        self.counts[f"retrieved {fact['outcome']}"] += 1
+        self.counts["lies refused"] += sum(fact.get("rejected", {}).values())
+        self.reasons.update(f"rejected {reason}" for reason in fact.get("rejected", ()))
+        self.reasons.update(f"missing {reason}" for reason in fact.get("reasons", ()))
+        if fact["outcome"] == "verdict" and fact["reasons"]:
+            self.counts["verdicts with missing"] += 1
+        if fact.get("error"):
+            self.reasons[f"verdict {fact['error']}"] += 1
+        if fact.get("reason"):
+            self.reasons[f"{fact['outcome']}: {fact['reason']}"[:100]] += 1
+
+    def _total(self, *beginnings):
+        return sum(count for what, count in self.counts.items() if what.startswith(beginnings))
+
+    def facts(self):
+        """Return the counts that matter, as a JSON object."""
+        counts, faults = self.counts, Counter(kind for kind, _ in self.faults)
+        return {
+            "seed": self.seed,
+            "publications": self._total("published "),
+            "retrievals": self._total("retrieved "),
+            "whole": counts["retrieved complete"],
+            "verdicts_with_missing": counts["verdicts with missing"],
+            "kills": dict(sorted(self.kills.items())),
+            "forgeries": counts["forgeries"],
+            "lies_told": counts["lies told"],
+            "lies_refused": counts["lies refused"],
+            "malformed_tracks": self._total("parent malformed", "child malformed"),
+            "disk_objects_read": counts["child disk_objects_read"],
+            "wrong_bytes": faults["wrong"],
+            "late": faults["late"],
+            "crashes": faults["crash"],
+            "leaks": faults["leak"],
+            "lost": faults["lost"],
+        }
+
     def text(self):
         lines = [f"seed {self.seed}"]
-        lines += [f"  {name:<40} {count}" for name, count in sorted(self.counts.items())]
+        for counts in (self.counts, self.reasons, self.lies):
+            lines += [f"  {name:<40} {count}" for name, count in sorted(counts.items())]
         if self.usage:
             rss = [one.rss_mib for one in self.usage]
             lines.append(
-                f"  parent relay: {rss[0]:.0f} MiB at first, {max(rss):.0f} at most,"
+                f"  parent relay, last life: {rss[0]:.0f} MiB at first, {max(rss):.0f} at most,"
                 f" {rss[-1]:.0f} at last; files {self.usage[0].files} to {self.usage[-1].files},"
                 f" threads {self.usage[0].threads} to {self.usage[-1].threads}"
             )
-        return "\n".join([*lines, *(f"FAULT {fault}" for fault in self.faults)])
+        lines += [f"FAULT {kind} {text}" for kind, text in self.faults]
+        return "\n".join([*lines, json.dumps(self.facts())])
 
 
 class Scene:
@@ -97,15 +163,17 @@ class Scene:
             "key": str(files.private_key_file),
         }
         self.parent = self.relay("parent", [])
-        self.child = self.relay("child", [self.parent.settings["url"]])
+        child_disk = str(self.directory / "disk")
+        self.child = self.relay("child", [self.parent.settings["url"]], disk=child_disk)
         near, far = self.parent, self.child
         self.peers = [
             *(self.peer("publisher", relay) for relay in (near, near, far)),
             *(self.peer("consumer", relay) for relay in (near, near, far, far)),
             *(self.peer("intruder", relay) for relay in (near, near, far, far)),
+            *(self.peer("forger", relay) for relay in (near, near, far)),
         ]
 
-    def relay(self, name, upstream):
+    def relay(self, name, upstream, *, disk=None):
         port = free_port()
         settings = {
             **self.common,
@@ -113,6 +181,7 @@ class Scene:
             "url": f"moqt://127.0.0.1:{port}/",
             "cache_bytes": CACHE_MIB * MIB,
             "upstream": upstream,
+            "disk": disk,
         }
         return Actor(name, "relay", settings, self.directory / f"{name}.log", self.report.receive)
 
@@ -135,6 +204,8 @@ class Scene:
         for relay in (self.parent, self.child):
             await relay.start()
             await relay.until("open")
+        await asyncio.sleep(0.5)
+        self.first = self.parent.usage()
 
     async def close(self):
         for actor in self.actors:
@@ -146,22 +217,40 @@ class Scene:
     async def trouble(self, seconds):
         """Kill and stop until the time is over."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + seconds
+        began = loop.time()
+        end = began + seconds
         victims = [*self.peers, self.child]
+        lives = max(1, round(seconds / PARENT_LIFE)) + 1
+        deaths = [began + seconds * number / lives for number in range(1, lives)]
         async with asyncio.TaskGroup() as group:
             while loop.time() < end:
                 await asyncio.sleep(self.chance.expovariate(1 / 0.7))
                 victim = self.chance.choice(victims)
-                if self.chance.random() < 0.5:
-                    self.report.counts[f"killed {victim.role}"] += 1
-                    await victim.kill()
-                    await asyncio.sleep(self.chance.uniform(0, 1))
-                    await victim.start(seed=self.chance.randrange(2**32))
+                if deaths and loop.time() > deaths[0]:
+                    deaths.pop(0)
+                    await self.kill_parent()
+                elif self.chance.random() < 0.5:
+                    await self.kill(victim, self.chance.uniform(0, 1))
                 else:
                     victim = self.chance.choice([*victims, self.parent])
                     longest = 2.0 if victim is self.parent else 8.0
                     pause = self.chance.uniform(0.05, longest)
                     group.create_task(self.pause(victim, pause))
+
+    async def kill(self, victim, pause):
+        """Kill an actor, and start it again after so many seconds."""
+        self.report.kills[victim.name if victim.role == "relay" else victim.role] += 1
+        await victim.kill()
+        await asyncio.sleep(pause)
+        await victim.start(seed=self.chance.randrange(2**32))
+
+    async def kill_parent(self):
+        """See that the parent has not grown, kill it, and begin anew."""
+        check_growth(self.report)
+        await self.kill(self.parent, self.chance.uniform(0, 3))
+        await self.parent.until("open")
+        self.report.usage.clear()
+        self.first = self.parent.usage()
 
     async def pause(self, victim, seconds):
         if victim.is_running and not victim.is_stopped:
@@ -175,7 +264,8 @@ class Scene:
     async def watch(self):
         """Note what the parent holds."""
         while True:
-            if not self.parent.is_stopped and self.parent.is_running:
+            parent = self.parent
+            if parent.is_running and not (parent.is_stopped or parent.is_killed):
                 self.report.usage.append(self.parent.usage())
             await asyncio.sleep(0.5)
 
@@ -194,12 +284,12 @@ class Scene:
                 outcomes.append(fact), self.report.receive(actor, fact)
             )  # fmt: skip
             await consumer.start()
-            for _ in range(300):
+            for _ in range(RECOVERY):
                 await asyncio.sleep(0.1)
                 if any(fact.get("outcome") == "complete" for fact in outcomes):
                     break
             else:
-                self.report.faults.append(f"no recovery at the {relay.name}: {outcomes[-3:]}")
+                self.report.fault("lost", f"no recovery at the {relay.name}: {outcomes[-3:]}")
 
     async def leave(self):
         """All peers go away; the parent must hold nothing of them."""
@@ -213,28 +303,33 @@ class Scene:
             if not (told["sessions"] or told["subscriptions"] or told["fetches"]):
                 break
         else:
-            self.report.faults.append(f"parent holds what is gone: {self.parent.facts['relay']}")
+            self.report.fault("leak", f"parent holds what is gone: {self.parent.facts['relay']}")
         await asyncio.sleep(SETTLED)
 
 
 def check_usage(report, first, last):
-    """See that the parent kept to its budgets, and that nothing grew."""
-    usage, faults = report.usage, report.faults
-    peak = max(one.rss_mib for one in usage)
+    """See that the parent kept to its budgets, and that nothing grew, in its last life."""
+    peak = max(one.rss_mib for one in report.usage)
     allowed = first.rss_mib + CACHE_MIB + RSS_OVER_MIB
     if peak > allowed + RSS_TROUBLE_MIB or last.rss_mib > allowed:
         text = f"{peak:.0f} MiB resident at most, {last.rss_mib:.0f} at the end"
-        faults.append(f"parent: {text}, {first.rss_mib:.0f} at the start")
+        report.fault("leak", f"parent: {text}, {first.rss_mib:.0f} at the start")
     for what in ("files", "threads"):
         before, after = getattr(first, what), getattr(last, what)
         if after > before + KEPT:
-            faults.append(f"parent: {after} {what} at the end, {before} at the start")
+            report.fault("leak", f"parent: {after} {what} at the end, {before} at the start")
+    check_growth(report)
+
+
+def check_growth(report):
+    """See that the parent did not grow from the second quarter of its life to the last."""
+    usage = report.usage
     quarter = len(usage) // 4
     if quarter >= 60:
         early = statistics.median(one.rss_mib for one in usage[quarter : 2 * quarter])
         late = statistics.median(one.rss_mib for one in usage[-quarter:])
         if late > early + RSS_GROWTH_MIB:
-            faults.append(f"parent: grew from {early:.0f} to {late:.0f} MiB")
+            report.fault("leak", f"parent: grew from {early:.0f} to {late:.0f} MiB")
 
 
 def check_logs(report, directory):
@@ -243,7 +338,7 @@ def check_logs(report, directory):
         text = log.read_text(errors="replace")
         if "Traceback" in text:
             start = text.index("Traceback")
-            report.faults.append(f"{log.name}: {text[start : start + 3000]}")
+            report.fault("crash", f"{log.name}: {text[start : start + 3000]}")
 
 
 async def run(seconds, seed):
@@ -254,25 +349,23 @@ async def run(seconds, seed):
         scene = Scene(seed, directory, report)
         stack.push_async_callback(scene.close)
         await scene.open()
-        await asyncio.sleep(0.5)
-        first = scene.parent.usage()
         for peer in scene.peers:
             await peer.start()
         watching = asyncio.create_task(scene.watch())
         await scene.trouble(seconds)
         for actor in scene.actors:
             actor.resume()
-        for peer in [peer for peer in scene.peers if peer.role == "intruder"]:
+        for peer in [peer for peer in scene.peers if peer.role in {"intruder", "forger"}]:
             await peer.kill()
         await scene.recover()
         await scene.leave()
         watching.cancel()
-        check_usage(report, first, scene.parent.usage())
+        check_usage(report, scene.first, scene.parent.usage())
         if not scene.parent.is_running:
-            report.faults.append("the parent relay is gone")
+            report.fault("crash", "the parent relay is gone")
         check_logs(report, directory)
-    if not report.counts["consumer complete"]:
-        report.faults.append("nobody got anything")
+    if not report.counts["retrieved complete"]:
+        report.fault("lost", "nobody got anything")
     return report
 
 

@@ -106,6 +106,7 @@ async def run(publications):
             "port": port,
             "cache_bytes": CACHE_MIB * MIB,
             "upstream": [],
+            "disk": None,
         }
         log = Path(directory) / "relay.log"
         relay = Actor("relay", "relay", settings, log, lambda *_: None)
