@@ -78,10 +78,13 @@ class Actor:
         deadline = asyncio.get_running_loop().time() + 60
         while kind not in self.facts:
             if not self.is_running:
-                raise RuntimeError(f"{self.name} ended; see {self.log}")
+                raise RuntimeError(f"{self.name} ended: {self._last_words()}")
             if asyncio.get_running_loop().time() > deadline:
-                raise RuntimeError(f"{self.name} does not say {kind}")
+                raise RuntimeError(f"{self.name} does not say {kind}: {self._last_words()}")
             await asyncio.sleep(0.05)
+
+    def _last_words(self):
+        return self.log.read_text(errors="replace")[-2000:]
 
     def stop(self):
         self.is_stopped = True

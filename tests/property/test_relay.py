@@ -54,8 +54,16 @@ location_filters = st.one_of(
     st.builds(LocationFilter.absolute_start_group_end, places, places, places),
     st.builds(LocationFilter.absolute_range, places, places, places, places),
 )
+NOTE = 0x3802
+BY_PROPERTY = RangeFilter(
+    kind=ParameterType.OBJECT_PROPERTY_FILTER, property_type=NOTE, ranges=(Range(1, 2),)
+)
 range_filters = st.sampled_from(
-    [(), (RangeFilter(kind=ParameterType.OBJECTID_FILTER, ranges=(Range(1, 2),)),)]
+    [
+        (),
+        (RangeFilter(kind=ParameterType.OBJECTID_FILTER, ranges=(Range(1, 2),)),),
+        (BY_PROPERTY,),
+    ]
 )
 orders = st.sampled_from([None, GroupOrder.ASCENDING, GroupOrder.DESCENDING])
 timeouts = st.sampled_from([None, 0, 500, 5000])
@@ -116,6 +124,7 @@ class RelayMachine(RuleBasedStateMachine):
             cut_through_bytes=cut_through_bytes,
         )
         self.requests = []  # (client, request_id) of subscriptions, fetches and prefixes
+        self.filtered = []  # (client, request_id, parameters) of subscriptions and fetches
         self.updated = set()
         for _ in range(3):
             self.world.client()
@@ -130,6 +139,7 @@ class RelayMachine(RuleBasedStateMachine):
     def send(self, client, command, *args, **kwargs):
         request_id = client.send(command, *args, **kwargs)
         self.requests.append((client, request_id))
+        return request_id
 
     # Peers.
 
@@ -188,7 +198,7 @@ class RelayMachine(RuleBasedStateMachine):
             objects = [datagram(group_id, object_id) for object_id in range(count)]
             client.add(*objects, track=track)
         else:
-            objects = [block(group_id, object_id) for object_id in range(count)]
+            objects = [noted(group_id, object_id) for object_id in range(count)]
             client.add(*objects, status(group_id, count), track=track)
 
     @rule(index=places, track=tracks)
@@ -269,12 +279,14 @@ class RelayMachine(RuleBasedStateMachine):
     @rule(index=places, track=tracks, parameters=subscriptions)
     def subscribe(self, index, track, parameters):
         client = self.client(index)
-        self.send(client, client.session.subscribe, track, parameters)
+        request_id = self.send(client, client.session.subscribe, track, parameters)
+        self.filtered.append((client, request_id, parameters))
 
     @rule(index=places, track=tracks, parameters=fetches)
     def fetch(self, index, track, parameters):
         client = self.client(index)
-        self.send(client, client.session.fetch, track, parameters)
+        request_id = self.send(client, client.session.fetch, track, parameters)
+        self.filtered.append((client, request_id, parameters))
 
     @rule(index=places, track=tracks)
     def ask(self, index, track):
@@ -346,6 +358,18 @@ class RelayMachine(RuleBasedStateMachine):
             assert not client.link.session.is_closed
 
     @invariant()
+    def filters_let_nothing_else_through(self):
+        for client, request_id, parameters in self.filtered:
+            if (client, request_id) in self.updated or parameters.range_filters != (BY_PROPERTY,):
+                continue
+            for event in client.of(request_id, ev.ObjectReceived):
+                # A fill of a subscription has filters of its own.
+                if event.obj.status is ObjectStatus.NORMAL and not (
+                    event.is_fetch and parameters.fill is not None
+                ):
+                    assert event.obj.properties.find(NOTE) in {1, 2}, event.obj
+
+    @invariant()
     def every_object_comes_once(self):
         for client, request_id in self.requests:
             if (client, request_id) not in self.updated:
@@ -367,6 +391,12 @@ class RelayMachine(RuleBasedStateMachine):
         assert (statistics.sessions, statistics.subscriptions, statistics.fetches) == (0, 0, 0)
         for track in world.core.tracks():
             assert track.is_idle, track
+
+
+def noted(group_id, object_id):
+    """Return an Object of a Subgroup whose property is its Object ID."""
+    properties = Properties.of((NOTE, object_id))
+    return block(group_id, object_id)._replace(properties=properties)
 
 
 def datagram(group_id, object_id):

@@ -3,11 +3,14 @@
 import asyncio
 import logging
 
+import pytest
 from tests.sim.forest import A, B, consume, produce, publisher, relay, settled, url
 
 from kvcs.endpoint.connect import ConnectConfig, connect
+from kvcs.errors import ConnectFailed
 from kvcs.moqt import Token
 from kvcs.names import TrackNamespace
+from kvcs.relay import RelayLimits
 from kvcs.testing import run
 
 SECRET = b"let-me-in-5c5c5c5c"
@@ -106,3 +109,39 @@ def test_log_has_no_token_of_anybody_at_any_level(world, caplog):
     assert "session-opened" in text
     assert SECRET.decode() not in text
     assert SECRET.hex() not in text
+
+
+@pytest.mark.parametrize(
+    ("limits", "is_full_for_others"),
+    [
+        (RelayLimits(max_sessions=2), True),
+        (RelayLimits(max_sessions_per_address=2), False),
+    ],
+    ids=["in all", "of one address"],
+)
+def test_sessions_beyond_a_limit_of_the_relay_are_refused(world, limits, is_full_for_others):
+    async def attempt(network):
+        try:
+            async with connect("moqt://relay.test:4433/", transport=network):
+                return True
+        except ConnectFailed:
+            return False
+
+    async def scenario():
+        network = world().network
+        network.client_host = "192.0.2.1"
+        async with relay(network, A, host="0.0.0.0", limits=limits):
+            async with (
+                connect("moqt://relay.test:4433/", transport=network),
+                connect("moqt://relay.test:4433/", transport=network),
+            ):
+                third = await attempt(network)
+                network.client_host = "192.0.2.7"
+                other = await attempt(network)
+                network.client_host = "192.0.2.1"
+            await asyncio.sleep(1)
+            return third, other, await attempt(network)
+
+    third, other, later = run(scenario())
+
+    assert (third, other, later) == (False, not is_full_for_others, True)

@@ -7,7 +7,7 @@ from kvcs.moqt.session import events as ev
 from kvcs.moqt.session.actions import SendStream
 from kvcs.moqt.wire.filters import LocationFilter, Range, RangeFilter
 from kvcs.moqt.wire.parameters import FillParameters, Parameters
-from kvcs.moqt.wire.properties import Properties
+from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
 from kvcs.names import FullTrackName, Location
 
 ALL = LocationFilter.absolute_start(0, 0)
@@ -528,6 +528,26 @@ def test_fetch_ok_carries_track_properties_even_of_a_cold_track(world):
     request_id = consumer.fetch(ALL)
 
     assert consumer.one(request_id, ev.FetchAccepted).properties == properties
+
+
+@pytest.mark.parametrize("wanted", [None, True, False])
+@pytest.mark.parametrize("warm", [True, False])
+def test_properties_come_unless_the_subscriber_wants_none(world, wanted, warm):
+    properties = Properties.of((PropertyType.MAX_CACHE_DURATION, 60_000))
+    publisher, consumer = world.publisher(), world.client()
+    publisher.store(properties=properties)
+    publisher.add_groups(0)
+    if warm:
+        world.client().subscribe()
+
+    fetch = consumer.fetch(ALL, include_properties=wanted)
+    parameters = Parameters(include_properties=wanted)
+    asked = consumer.send(consumer.session.track_status, TRACK, parameters)
+
+    expected = EMPTY_PROPERTIES if wanted is False else properties
+    assert consumer.one(fetch, ev.FetchAccepted).properties == expected
+    assert consumer.one(asked, ev.RequestAccepted).properties == expected
+    assert consumer.objects(fetch) == whole(1)
 
 
 def test_track_status_from_an_established_subscription(world):

@@ -1,16 +1,19 @@
 """FETCHes for the first blocks of every layer: only these cross the link upstream."""
 
 import pytest
-from tests.unit.relay.world import BLOCKS, whole
+from tests.unit.relay.world import BLOCKS, block, status, whole
 
 from kvcs.moqt.codepoints import ParameterType, RangeMarker
 from kvcs.moqt.session import events as ev
 from kvcs.moqt.session.limits import SessionConfig, Side
 from kvcs.moqt.session.session import Session
 from kvcs.moqt.wire.filters import LocationFilter, Range, RangeFilter
+from kvcs.moqt.wire.parameters import Parameters
+from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
 from kvcs.names import Location
 
 GROUPS = 5
+NOTE = 0x3800
 
 
 def layers(first, last):
@@ -146,3 +149,38 @@ def test_end_of_a_track_is_not_sought_where_blocks_are_left_out(world, publisher
     world.pass_time(5.0)
 
     assert world.statistics.objects_in == 2 * GROUPS
+
+
+def noted(value):
+    """Return a filter for Objects whose property says at least `value`."""
+    kind = ParameterType.OBJECT_PROPERTY_FILTER
+    return (RangeFilter(kind=kind, property_type=NOTE, ranges=(Range(value, None),)),)
+
+
+def with_notes(groups):
+    """Return Groups of Objects whose property is their Object ID; the first has none."""
+    objects = []
+    for group_id in range(groups):
+        for object_id in range(BLOCKS):
+            properties = Properties.of((NOTE, object_id)) if object_id else EMPTY_PROPERTIES
+            objects.append(block(group_id, object_id)._replace(properties=properties))
+        objects.append(status(group_id, BLOCKS))
+    return objects
+
+
+def test_objects_are_chosen_by_their_properties_in_subscriptions_and_fetches(world):
+    publisher, live, cold, warm = world.publisher(), world.client(), world.client(), world.client()
+    publisher.store()
+    following = LocationFilter.next_object()
+    subscription = live.subscribe(Parameters(location_filter=following, range_filters=noted(2)))
+    publisher.add(*with_notes(2))
+
+    first = cold.fetch(layers(0, 1), range_filters=noted(3))
+    everything = cold.fetch(layers(0, 1))
+    again = warm.fetch(layers(0, 1), range_filters=noted(3))
+
+    assert live.objects(subscription) == [(0, 2), (0, 3), (1, 2), (1, 3)]
+    assert cold.objects(first) == warm.objects(again) == [(0, 3), (1, 3)]
+    # What a filter left out is known all the same.
+    assert cold.objects(everything) == whole(2)
+    assert cold.markers(everything) == []

@@ -257,6 +257,11 @@ def test_group_end_that_only_a_fetch_implies_contradicts_nothing(world):
 
     assert consumer.of(request_id, ev.PublishDoneReceived) == []
     assert world.statistics.malformed_tracks == 0
+    # Nor is it forwarded, or kept.
+    assert consumer.of(request_id, ev.ObjectReceived) == []
+    again = consumer.fetch(LocationFilter.absolute_range(0, 0, 0, 9))
+    assert consumer.objects(again) == whole(1)
+    assert consumer.markers(again) == []
 
 
 def test_object_beyond_the_end_that_a_fetch_stated_is_malformed(world):

@@ -1,4 +1,5 @@
 import pytest
+from tests.unit.relay.test_malformed import Raw, thing
 from tests.unit.relay.world import BLOCKS, TRACK, WHOLE, block, status, whole
 
 from kvcs.errors import PublishDoneCode, RequestErrorCode
@@ -62,6 +63,27 @@ def test_ranges_of_subscription_and_fill_that_overlap_bring_nothing_twice(world,
     first = 1 if location_filter == LocationFilter.relative_start(2) else 0
     assert consumer.objects(request_id) == [place for place in whole(3) if place[0] >= first]
     assert consumer.objects(request_id, fetched=False) == [(2, 2), (2, 3)]
+
+
+ODD = thing(
+    0, 3, b"odd", subgroup_id=7, priority=9, properties=[(0x3800, 5), (0x3801, b"an Object's")]
+)
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_all_fields_of_an_object_go_through_on_streams_and_in_fetches(world, live):
+    publisher, consumer, late = world.publisher(), world.client(), world.client()
+    publisher.store()
+    if live:
+        request_id = consumer.subscribe(Parameters(location_filter=NEXT))
+        Raw(publisher).stream(ODD)
+    else:
+        publisher.add(ODD)
+        request_id = consumer.fetch(LocationFilter.absolute_start(0, 0))
+    fetched = late.fetch(LocationFilter.absolute_range(0, 3, 0, 3))
+
+    assert [event.obj for event in consumer.of(request_id, ev.ObjectReceived)] == [ODD]
+    assert [event.obj for event in late.of(fetched, ev.ObjectReceived)] == [ODD]
 
 
 def test_many_subscribers_share_one_upstream_subscription_and_one_fetch(world):

@@ -88,7 +88,9 @@ def test_objects_come_back_with_properties_subgroup_and_priority(world):
     publisher, consumer = world.publisher(), world.client()
     publisher.store()
     consumer.subscribe()
-    objects = [block(0, number, priority=7) for number in range(2)]
+    properties = Properties.of((0x3800, 5), (0x3801, b"an Object's"))
+    changes = {"subgroup_id": 3, "properties": properties}
+    objects = [block(0, number, priority=7)._replace(**changes) for number in range(2)]
     publisher.add(*objects)
     world.flush()
     world.restart()
