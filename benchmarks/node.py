@@ -5,6 +5,7 @@ import contextlib
 import json
 import logging
 import resource
+import select
 import statistics
 import sys
 import time
@@ -30,7 +31,7 @@ from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.parameters import FillParameters, Parameters
 from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay.auth import allow_all
-from kvcs.relay.config import RelayConfig
+from kvcs.relay.config import RelayConfig, RelayLimits
 from kvcs.relay.disk.config import DiskConfig
 from kvcs.relay.relay import Relay
 from kvcs.transport.interface import ClientTls, ServerTls
@@ -206,6 +207,7 @@ class RelayNode(Node):
             ),
             upstream_tls=ClientTls(ca_file=self.certificate["ca"]),
             disk=self._disk(),
+            limits=RelayLimits(reader_timeout=self.settings.get("reader_timeout", 300.0)),
         )
         self.relay = await self.stack.enter_async_context(Relay(config))
 
@@ -233,6 +235,7 @@ class RelayNode(Node):
     async def statistics(self) -> dict[str, Any]:
         statistics = self.relay.statistics()
         return {
+            "sessions": statistics.sessions,
             "upstream_subscriptions": statistics.upstream_subscriptions,
             "disk_bytes_read": statistics.disk_bytes_read,
             "bytes_in": statistics.bytes_in,
@@ -367,6 +370,16 @@ class ConsumerNode(Node):
         self._begun = self._subscribe(namespace, note)
         await asyncio.wait_for(begun.wait(), 60)
         return {}
+
+    async def stand_still(self, namespace: str) -> dict[str, Any]:
+        """Do as `begin`, and nothing more until the next question or the end of the input.
+
+        The event loop stands still, and so takes nothing; the library, in its own thread, goes on
+        to say that this peer is there.
+        """
+        answer = await self.begin(namespace)
+        asyncio.get_running_loop().call_later(0.01, select.select, [sys.stdin], [], [])
+        return answer
 
     async def end(self) -> dict[str, Any]:
         """Cancel what was begun; the answer to a question says that the relay knows."""

@@ -1,7 +1,8 @@
 """``stalled``: three consumers of a relay, alone and beside a fourth that stands still.
 
 The fourth asks for the same publication at the same time, is stopped (SIGSTOP) when its first
-Object has come, stays so until the others have everything, and goes on afterwards.
+Object has come, stays so until the others have everything, and goes on afterwards. A fifth asks
+for the first publication, and stands still through all rounds, with or without the fourth.
 ``relay/beside_stalled`` is what the three get together, over what they get without it; both take
 turns. ``relay/rss_over_budget_mib`` is the relay's resident memory at its highest, beyond its
 budgets (the size of its cache, and what waits for subscribers) and beyond what it has besides its
@@ -31,6 +32,10 @@ MOVED_PER_SECOND: Final = 80e6
 CACHED: Final = 3
 #: Seconds in which the one that stood still deals with what it had got.
 SETTLE_TIME: Final = 0.5
+#: Seconds for which the relay keeps a subscriber that takes nothing; longer than all rounds.
+READER_TIMEOUT: Final = 7200.0
+#: Sessions with all: the publisher, the three, the fourth, and the fifth.
+SESSIONS: Final = NORMAL + 3
 ALLOWED_MIB: Final = 64.0
 #: What counts as flat: three per cent of what is allowed for each round would show.
 ALLOWED_GROWTH_MIB: Final = 16.0
@@ -50,9 +55,24 @@ class Site:
     publisher: Node
     consumers: list[Node]
     stalled: Node
+    still: Node
     size: int
     cache_bytes: int
     over_mib: list[float] = field(default_factory=list[float])
+
+    async def stand_still(self) -> None:
+        """Have the fifth take the first Object of a publication, and nothing more."""
+        await self.still.ask("stand_still", namespace=await self._publish())
+
+    async def check_still(self) -> None:
+        """See that nobody was let go.
+
+        Raises:
+            RuntimeError: The relay has closed a session, so that nobody stood still any more.
+        """
+        sessions = (await self.relay.ask("statistics"))["sessions"]
+        if sessions != SESSIONS:
+            raise RuntimeError(f"{sessions} sessions are left of {SESSIONS}")
 
     async def alone(self) -> Sample:
         """Serve the three."""
@@ -113,6 +133,7 @@ async def run(seconds: float) -> list[Result]:
     size = per_block * max(1, round(MOVED_PER_SECOND * seconds / (NORMAL + 1) / per_block))
     async with AsyncExitStack() as stack:
         site = await _open(stack, size)
+        await site.stand_still()
         # What the first rounds cost once, and a cache that is full.
         for _ in range(CACHED + 1):
             await site.beside_stalled()
@@ -120,6 +141,7 @@ async def run(seconds: float) -> list[Result]:
         idle_mib = await site.besides_cache_mib()
         site.over_mib.clear()
         alone, beside = await compare([site.alone, site.beside_stalled], rounds=ROUNDS)
+        await site.check_still()
     third = len(site.over_mib) // 3
     growth = statistics.median(site.over_mib[-third:]) - statistics.median(site.over_mib[:third])
     return [
@@ -142,7 +164,7 @@ async def _open(stack: AsyncExitStack, size: int) -> Site:
         return await stack.enter_async_context(Node(role, certificate=files, **settings))
 
     cache_bytes = CACHED * size + 2 * 16 * _MIB
-    relay = await node("relay", port=port, cache_bytes=cache_bytes)
+    relay = await node("relay", port=port, cache_bytes=cache_bytes, reader_timeout=READER_TIMEOUT)
     await relay.ask("cpu")
     return Site(
         relay=relay,
@@ -151,6 +173,7 @@ async def _open(stack: AsyncExitStack, size: int) -> Site:
         ),
         consumers=[await node("consumer", port=port) for _ in range(NORMAL)],
         stalled=await node("consumer", port=port),
+        still=await node("consumer", port=port),
         size=size,
         cache_bytes=cache_bytes,
     )

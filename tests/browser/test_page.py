@@ -5,7 +5,7 @@ Needs the dependency group ``browser`` and the program chromium; skipped without
 
 import asyncio
 import threading
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 
 import pytest
 from tests.browser.chromium import ARGUMENTS, CHROMIUM, card, watched_page
@@ -16,6 +16,9 @@ from kvcs.endpoint.certificate import create_dev_certificate
 from kvcs.endpoint.connect import ConnectConfig, connect
 from kvcs.engines.file import SAMPLE_CACHE, load_cache
 from kvcs.kv import ScopeKey
+from kvcs.moqt.session.events import StreamFinished
+from kvcs.moqt.wire.filters import LocationFilter
+from kvcs.moqt.wire.parameters import Parameters
 from kvcs.names import TrackNamespace
 from kvcs.relay import Relay, RelayConfig, allow_all
 from kvcs.transport.interface import ClientTls
@@ -27,14 +30,23 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium"),
 ]
 
+ALL = LocationFilter.absolute_start(0, 0)
+#: Where nobody answers.
+NOBODY = "127.0.0.1:9"
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 
 
 class Host:
-    """A relay with its admin listener, on an event loop in a thread."""
+    """A relay with its admin listener, on an event loop in a thread.
 
-    def __init__(self, directory):
+    Args:
+        directory: Where its certificate is.
+        parents: Other hosts that are its parents; nobody is behind ``None``.
+    """
+
+    def __init__(self, directory, *parents):
         self._directory = directory
+        self._parents = parents
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._stack = AsyncExitStack()
@@ -63,7 +75,14 @@ class Host:
     async def _open(self):
         certificate = create_dev_certificate(self._directory)
         self.tls = ClientTls(ca_file=str(certificate.ca_file))
-        config = RelayConfig(tls=certificate.tls, port=0, authorize=allow_all)
+        addresses = [NOBODY if it is None else it.relay.address for it in self._parents]
+        config = RelayConfig(
+            tls=certificate.tls,
+            port=0,
+            authorize=allow_all,
+            upstream=tuple(f"moqt://{address}/" for address in addresses),
+            upstream_tls=self.tls,
+        )
         self.relay = await self._stack.enter_async_context(Relay(config))
         self.admin = AdminServer(self.relay, AdminConfig(port=0))
         await self.admin.__aenter__()
@@ -101,6 +120,20 @@ class Host:
             await segment.publish_layer(layer_index, k, v)
         await publication.complete()
         assert await publication.wait_delivered(10.0)
+        return publication.name
+
+    async def fetch(self, name, *tracks):
+        """Fetch Tracks of a publication, one after the other."""
+        client = await self.client()
+        for track in tracks:
+            over = asyncio.Event()
+            client.fetch(name.track(track), Parameters(location_filter=ALL), ending(over))
+            await asyncio.wait_for(over.wait(), 20)
+
+
+def ending(over):
+    """Return a listener that notes the end of a stream."""
+    return lambda event: isinstance(event, StreamFinished) and over.set()
 
 
 @pytest.fixture
@@ -284,6 +317,32 @@ def test_relay_that_leaves_is_said_to_do_so(host, page):
     page.get_by_text("no answer", exact=True).wait_for()
 
     assert page.locator("body.stale").count() == 1
+
+
+def test_parents_and_the_hit_ratio_are_shown(page, tmp_path):
+    with ExitStack() as stack, Host(tmp_path) as parent:
+        name = parent.run(parent.publish())
+        address = str(parent.relay.address)
+        # They share a certificate, and the child outlives its parent.
+        child = Host(tmp_path, parent, None)
+        stack.enter_context(child)
+        page.goto(child.url)
+        used = page.locator("#upstream-rows tr", has_text=address)
+        used.get_by_text("in use").wait_for()
+        before = card(page, "Hit ratio").inner_text()
+        # One is asked for at the parent, and the same twice more here.
+        child.run(child.fetch(name, b"k.raw.s0", b"k.raw.s0", b"k.raw.s0"))
+        page.locator(".card .value:text-is('66.7 %')").wait_for()
+
+        assert before == "\u2013"
+        assert page.locator("#upstream-rows tr").count() == 2
+        standby = page.locator("#upstream-rows tr", has_text=NOBODY)
+        assert "standby" in standby.inner_text()
+        note = page.locator(".card:has(dt:text-is('Hit ratio')) .note")
+        assert note.inner_text() == "of 3 fetches and fills"
+        stack.callback(used.get_by_text("failed").wait_for)
+
+    assert not page.faults
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -283,8 +283,12 @@ async def forger(settings):
     config = client_config(settings)
     while True:
         try:
-            lies, told = await forge(settings, config, random.Random(chance.random()))
-            tell("forged", lies=lies, told=told)
+            await forge(
+                settings,
+                config,
+                random.Random(chance.random()),
+                lambda lies, told: tell("forged", lies=lies, told=told),
+            )
         except KvcsError as error:
             tell("forged", lies=[], told=0, error=type(error).__name__)
         await asyncio.sleep(chance.uniform(0.05, 0.5))

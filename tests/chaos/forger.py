@@ -262,8 +262,16 @@ class Forger(LiveLiar):
         self.told += sum(id(obj) not in self._true for obj in objects)
 
 
-async def forge(settings, config, chance):
-    """Serve one forgery for a while; return the lies in it and how often they were told."""
+async def forge(settings, config, chance, tell):
+    """Serve one forgery for a while.
+
+    Args:
+        settings: Those of the process.
+        config: How it connects.
+        chance: Its own chance.
+        tell: Called with the lies in it when it begins, and then, without any, with how many
+            false Objects were sent since.
+    """
     prompt = chance.randrange(PROMPTS)
     async with connect(settings["url"], config) as connection:
         publication_id = await borrowed_id(connection, prompt, chance)
@@ -275,8 +283,12 @@ async def forge(settings, config, chance):
         forger = Forger(true, live, fetched, joined=joined, pace=pace)
         forger.attach(connection)
         connection.publish_namespace(true.namespace)
-        await asyncio.sleep(chance.uniform(3, 12))
-        return lies, forger.told
+        tell(lies, 0)
+        told = 0
+        for _ in range(chance.randrange(6, 24)):
+            await asyncio.sleep(0.5)
+            tell([], forger.told - told)
+            told = forger.told
 
 
 def falsified(true, lies, prompt, chance):

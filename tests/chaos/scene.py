@@ -85,7 +85,7 @@ class Report:
             case "attacked":
                 self.counts[f"attacked {fact['name']}"] += 1
             case "forged":
-                self.counts["forgeries"] += 1
+                self.counts["forgeries"] += bool(fact["lies"])
                 self.counts["lies told"] += fact["told"]
                 self.lies.update(fact["lies"])
             case _:
