@@ -164,6 +164,35 @@ def test_a_publisher_that_is_lost_inside_an_object_leaves_nothing_of_it(site):
     assert held_bytes(site.world) < SIZE
 
 
+@pytest.mark.parametrize("size", [SIZE, LIMIT - 1], ids=["forwarded", "held"])
+@pytest.mark.parametrize("pace", [None, 50.0], ids=["stands still", "trickles"])
+def test_an_object_that_is_not_finished_costs_its_stream_and_nothing_else(site, size, pace):
+    world, subscriber = site.world, site.subscriber
+    site.publisher.session.send_object(site.stream_id, block(0, 0, 10), now=site.now)
+    began = site.now
+    site.begin(1, size)
+    site.give(500)
+    while under_way(site.publisher.link) and site.now < began + 1000:
+        world.pass_time(pace or 1.0)
+        if pace is not None and under_way(site.publisher.link):
+            site.give(1)
+
+    assert site.now - began == (60 if pace is None else 600)
+    # Of one that was not forwarded the subscriber has seen nothing.
+    assert len(subscriber.of(site.subscription, ev.StreamAborted)) == (size == SIZE)
+    assert subscriber.objects(site.subscription) == [(0, 0)]
+    assert under_way(subscriber) == 0
+    assert held_bytes(world) < size
+
+    # What the publisher does finish goes on, also what it sends anew.
+    site.stream_id = site.open()
+    for object_id in (1, 2):
+        site.publisher.session.send_object(site.stream_id, block(0, object_id, SIZE), now=site.now)
+    world.settle()
+    assert subscriber.objects(site.subscription) == [(0, 0), (0, 1), (0, 2)]
+    assert not any(client.session.is_closed for client in world.clients)
+
+
 def test_octets_on_their_way_count_against_the_session_that_sends_them():
     site = Site()
     context = site.publisher.link.session._context

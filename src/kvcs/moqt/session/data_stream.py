@@ -155,6 +155,7 @@ class DataStream:
     Attributes:
         request: The subscription or FETCH that it belongs to.
         last_progress: When bytes came last, monotonic seconds.
+        unfinished_since: When the record began in which the stream stands, if it does.
     """
 
     __slots__ = (
@@ -171,6 +172,7 @@ class DataStream:
         "_stream_id",
         "last_progress",
         "request",
+        "unfinished_since",
     )
 
     def __init__(
@@ -193,7 +195,7 @@ class DataStream:
                 whether others were given up for them.
         """
         self.request = request
-        self.last_progress = context.now
+        self.last_progress = self.unfinished_since = context.now
         self._context = context
         self._stream_id = stream_id
         self._records = records
@@ -237,7 +239,7 @@ class DataStream:
             StreamError: A limit of ours ends the stream.
             RemoteProtocolError: A record breaks a rule.
         """
-        self.last_progress = self._context.now
+        self.last_progress = now = self._context.now
         offset = 0
         if self._missing:
             offset = self._continue(data, 0)
@@ -245,6 +247,8 @@ class DataStream:
             data = self._head + data
             self._head = b""
             self._release()
+        else:
+            self.unfinished_since = now
         size = len(data)
         reader = Reader(data, offset)
         decode = self._records.decode
@@ -254,6 +258,7 @@ class DataStream:
             try:
                 record = decode(reader)
             except NeedMore:
+                self._begin_record(start)
                 self._keep_head(bytes(data[start:]))
                 return
             if isinstance(record, EndOfRange):
@@ -261,7 +266,14 @@ class DataStream:
             elif record <= max_whole and record <= size - reader.offset:
                 self._emit_object(reader.take(record))
             else:
+                self._begin_record(start)
                 reader.offset = self._begin(record, data, reader.offset)
+
+    def _begin_record(self, start: int) -> None:
+        """Note that the record is not whole whose first octets are at `start` of what came."""
+        if start:
+            # What is at 0 may have begun with what came before.
+            self.unfinished_since = self.last_progress
 
     def close(self) -> None:
         """Forget what is held of an unfinished Object."""

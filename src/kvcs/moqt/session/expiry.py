@@ -17,7 +17,7 @@ __all__ = ("Expiry",)
 _FATAL: Final = {
     Timer.SETUP: (TerminationCode.CONTROL_MESSAGE_TIMEOUT, "no SETUP"),
     Timer.CONTROL_MESSAGE: (TerminationCode.CONTROL_MESSAGE_TIMEOUT, "unfinished message"),
-    Timer.DATA_STREAM: (TerminationCode.DATA_STREAM_TIMEOUT, "unfinished header or Object"),
+    Timer.DATA_STREAM: (TerminationCode.DATA_STREAM_TIMEOUT, "unfinished header of a stream"),
     Timer.GOAWAY: (TerminationCode.GOAWAY_TIMEOUT, "requests are still open"),
 }
 
@@ -54,6 +54,8 @@ class Expiry:
                 parts.requests.expire_goaway(RequestId(subject))
             case Timer.PENDING_STREAM:
                 parts.incoming.expire_held(StreamId(subject))
+            case Timer.DATA_STREAM if parts.incoming.expire(StreamId(subject)):
+                pass
             case _:
                 if timer is not Timer.GOAWAY or parts.registry.by_id:
                     code, reason = _FATAL[timer]

@@ -164,6 +164,16 @@ class IncomingStreams:
         if held is not None:
             self._lose(held.key, held.lost(_CANCELLED), fin=held.has_ended)
 
+    def expire(self, stream_id: StreamId) -> bool:
+        """End a stream inside whose Object too little comes; False if it has no header yet.
+
+        Who sends it may only pass on what somebody else does not finish.
+        """
+        if stream_id in self._streams:
+            self._give_up(stream_id)
+            return True
+        return False
+
     def _open(self, stream_id: StreamId, data: bytes | memoryview, *, fin: bool) -> None:
         begun = self._opening.pop(stream_id, b"")
         data = begun + data if begun else data
@@ -177,7 +187,9 @@ class IncomingStreams:
                 self._refuse(stream_id, _EXCESSIVE_LOAD, fin=False)
                 return
             self._opening[stream_id] = bytes(data)
-            self._watch(stream_id, is_unfinished=True)
+            if not begun:
+                limit = self._context.limits.data_stream_timeout
+                self._context.wait(Timer.DATA_STREAM, stream_id, limit)
 
     def _identify(self, stream_id: StreamId, data: bytes | memoryview, *, fin: bool) -> None:
         stream_type = decode_vi64(data)[0]
@@ -294,7 +306,7 @@ class IncomingStreams:
                 yield stream.urgency, stream_id
 
     def _give_up(self, stream_id: StreamId) -> None:
-        """Refuse the rest of a stream that holds part of an Object."""
+        """Refuse the rest of a stream that stands inside an Object."""
         stream = self._streams[stream_id]
         self._refuse(stream_id, _EXCESSIVE_LOAD, fin=False)
         self._context.emit(StreamAborted(stream.request.request_id, stream_id, _EXCESSIVE_LOAD))
@@ -328,7 +340,7 @@ class IncomingStreams:
             self._close(stream_id, stream)
             return
         if not fin:
-            self._watch(stream_id, is_unfinished=stream.is_unfinished)
+            self._watch(stream_id, stream)
             return
         if stream.is_unfinished:
             raise violation(f"FIN inside an Object of stream {stream_id}")
@@ -378,12 +390,15 @@ class IncomingStreams:
         if not fin:
             self._discarded.add(stream_id)
 
-    def _watch(self, stream_id: StreamId, *, is_unfinished: bool) -> None:
-        context = self._context
-        if is_unfinished:
-            context.wait(Timer.DATA_STREAM, stream_id, context.limits.data_stream_timeout)
+    def _watch(self, stream_id: StreamId, stream: DataStream) -> None:
+        """Wait for the rest of a record, for what comes next of it and for its end."""
+        limits, deadlines = self._context.limits, self._context.deadlines
+        if stream.is_unfinished:
+            next_octet = self._context.now + limits.data_stream_timeout
+            last_octet = stream.unfinished_since + limits.max_object_time
+            deadlines.set(Timer.DATA_STREAM, stream_id, min(next_octet, last_octet))
         else:
-            context.deadlines.clear(Timer.DATA_STREAM, stream_id)
+            deadlines.clear(Timer.DATA_STREAM, stream_id)
 
 
 def _group_order(request: Request, trigger_id: RequestId) -> GroupOrder | None:

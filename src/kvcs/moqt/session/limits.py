@@ -52,8 +52,12 @@ class SessionLimits:
             refused before it was known what they belong to.
         setup_timeout: Seconds for the peer's SETUP.
         control_message_timeout: Seconds for the rest of a begun control message.
-        data_stream_timeout: Seconds without progress inside a header or an Object. Long,
+        data_stream_timeout: Seconds without progress inside an Object, which ends its stream with
+            EXCESSIVE_LOAD, and for the header of a data stream, which ends the session. Long,
             since a peer with strict priorities rightly starves its lesser streams.
+        max_object_time: Seconds from the first octet of an Object to its last, whatever comes
+            meanwhile; more ends its stream likewise. An octet now and then would keep it, and who
+            waits for it, for ever. 16 MiB take so long at 230 kbit/s, 1 MiB at 14 kbit/s.
         request_timeout: Seconds for the answer to a request of ours, besides the time that
             RENDEZVOUS_TIMEOUT or FILL_TIMEOUT grants the peer.
         drain_timeout: Seconds for the missing streams of a subscription after PUBLISH_DONE:
@@ -79,6 +83,7 @@ class SessionLimits:
     setup_timeout: float = 10.0
     control_message_timeout: float = 10.0
     data_stream_timeout: float = 60.0
+    max_object_time: float = 600.0
     request_timeout: float = 30.0
     drain_timeout: float = 10.0
     goaway_timeout: float = 30.0

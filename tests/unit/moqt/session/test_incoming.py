@@ -430,15 +430,86 @@ def test_padding_is_drained_and_dropped(make_subscriber):
     assert not peer.session._incoming._discarded
 
 
-@pytest.mark.parametrize("data", [HEADER[:1], HEADER + b"\x00", HEADER + record(0, b"abc")[:4]])
-def test_stream_that_stands_still_inside_something_times_out(make_subscriber, data):
+def test_stream_that_stands_still_inside_its_header_ends_the_session(make_subscriber):
     peer = make_subscriber()
-    peer.say(7, data)
+    peer.say(7, HEADER[:1])
 
     peer.session.advance(now=59)
     assert not peer.session.is_closed
     peer.session.advance(now=60)
 
+    assert closing_code(peer.session) == TerminationCode.DATA_STREAM_TIMEOUT
+
+
+@pytest.mark.parametrize("data", [b"\x00", record(0, b"abc")[:4], record(0, bytes(30))[:10]])
+def test_stream_that_stands_still_inside_an_object_ends(make_subscriber, data):
+    peer = make_subscriber(taken_from=10)
+    peer.say(7, HEADER, data)
+
+    peer.session.advance(now=59)
+    assert peer.session.take_actions() == []
+    peer.session.advance(now=60)
+
+    assert_given_up(peer)
+    assert not peer.session.is_closed
+    assert peer.say(7, bytes(3)) == []
+
+
+def assert_given_up(peer):
+    """Stream 7 was refused, and its request told."""
+    assert peer.session.take_actions() == [StopSending(7, StreamResetCode.EXCESSIVE_LOAD)]
+    aborted = [event for event in peer.session.take_events() if isinstance(event, StreamAborted)]
+    assert [(event.stream_id, event.code) for event in aborted] == [
+        (7, StreamResetCode.EXCESSIVE_LOAD)
+    ]
+    assert peer.session._context.partial_bytes == 0
+    assert peer.session.next_deadline() is None
+
+
+def trickle(peer, data):
+    """Say an octet every 50 seconds; return when something was done about it."""
+    for octet in data:
+        peer.say(7, bytes((octet,)))
+        for _ in range(50):
+            peer.now += 1
+            peer.session.advance(now=peer.now)
+            if peer.session._context.actions:
+                return peer.now
+    return None
+
+
+@pytest.mark.parametrize("taken_from", [None, 10])
+@pytest.mark.parametrize("begun", [b"", record(0, b"abc") + record(0, bytes(30))[:5]])
+def test_object_that_comes_an_octet_at_a_time_has_an_end(make_subscriber, begun, taken_from):
+    peer = make_subscriber(taken_from=taken_from)
+    peer.say(7, HEADER, begun)
+    peer.now = 10
+
+    data = bytes(25) if begun else record(0, bytes(30))
+    assert trickle(peer, data) == (600 if begun else 610)
+    assert_given_up(peer)
+
+
+def test_each_object_of_a_stream_has_its_own_time(make_subscriber):
+    peer = make_subscriber()
+    peer.say(7, HEADER)
+    whole = record(0, bytes(6))
+
+    assert trickle(peer, whole * 10) is None
+    for _ in range(30):  # the end of one and the beginning of the next together
+        peer.say(7, whole[:5])
+        peer.now += 50
+        peer.session.advance(now=peer.now)
+        peer.say(7, whole[5:] + whole[:5])
+        peer.say(7, whole[5:])
+
+    assert not peer.session.take_actions()
+
+
+def test_header_that_comes_an_octet_at_a_time_has_an_end(make_subscriber):
+    peer = make_subscriber()
+
+    assert trickle(peer, HEADER) == 60
     assert closing_code(peer.session) == TerminationCode.DATA_STREAM_TIMEOUT
 
 
