@@ -27,6 +27,7 @@ from typing import Final, NamedTuple, Protocol
 from kvcs.moqt.track.contents import FORWARDING_TIME
 from kvcs.moqt.track.costs import properties_bytes
 from kvcs.moqt.track.store import TrackStore
+from kvcs.moqt.wire.properties import Properties
 from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay.statistics import Metrics
 
@@ -82,6 +83,8 @@ class _Entry:
     usage: Usage
     size_bytes: int = 0
     record_bytes: int = 0
+    track_bytes: int = 0
+    properties: Properties | None = None  # of which `track_bytes` is
     complete: bool = False
     is_forgotten: bool = False  # nothing is left but what goes with its removal
     first_expiry: float | None = None
@@ -332,7 +335,10 @@ class Cache:
 
     def _count(self, publication: _Publication, entry: _Entry) -> None:
         store = entry.store
-        records = 0 if entry.is_forgotten else store.record_bytes + track_bytes(store)
+        if store.properties is not entry.properties:
+            entry.properties = store.properties
+            entry.track_bytes = track_bytes(store)
+        records = 0 if entry.is_forgotten else store.record_bytes + entry.track_bytes
         grown = store.object_bytes + records - entry.size_bytes
         entry.size_bytes += grown
         publication.size_bytes += grown

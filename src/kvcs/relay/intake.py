@@ -87,7 +87,7 @@ class Intake:
         host.cache.grew(self.name, now=now, received_at=received_at)
         self._disk().keep(obj, received_at, now=now)
         if host.cache.is_crowded_by(self.name):
-            raise MalformedTrack("more Groups than the cache can remember")
+            raise MalformedTrack("more than the cache can remember of one Track")
 
     def begin_object(self, arriving: Arriving, peer: Peer, *, now: float) -> None:
         """Let an Object go on while it arrives; raises MalformedTrack."""
