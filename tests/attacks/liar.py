@@ -110,7 +110,7 @@ def published(publication_id, layers, config):
         publication_id=publication_id,
     )
     made = PublishedTracks(name, Manifest(compat=DESCRIPTOR), config)
-    made.add_segment(keys)
+    made.add_segment(made.with_segment(keys))
     made.publish_manifest(now=0.0)
     for layer_index in range(layers):
         payloads = {track: layer_of(made, track, layer_index) for track in made.track_names(0)}

@@ -93,7 +93,7 @@ def test_a_flood_of_large_versions_is_bounded_and_what_was_listed_before_it_coun
     assert peak < 64 * MIB
 
 
-def test_a_genuine_manifest_padded_to_the_limit_is_read_in_a_thread():
+def test_a_genuine_manifest_padded_with_megabytes_is_read():
     copy = genuine()
     text = versions(copy)[-1]
     copy.manifest(encode_sign1(text + b" " * (4 * MIB), KEY), -1)

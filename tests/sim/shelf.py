@@ -81,7 +81,8 @@ class Shelf:
         self.tracks = PublishedTracks(name, manifest, PublisherConfig(signing_key=signing_key))
         first = 0
         for blocks in cut:
-            self.tracks.add_segment(self.keys[first : first + blocks])
+            keys = self.keys[first : first + blocks]
+            self.tracks.add_segment(self.tracks.with_segment(keys))
             first += blocks
         self.tracks.publish_manifest(now=0.0)
 

@@ -435,7 +435,7 @@ def test_later_manifest_that_cannot_be_read_is_counted_and_ignored(world):
                 await asyncio.sleep(1)
                 shelf.tracks.manifest_track.store.add(
                     Object(
-                        group_id=shelf.tracks._version,
+                        group_id=shelf.tracks._next_version,
                         object_id=0,
                         subgroup_id=0,
                         publisher_priority=0,
@@ -443,7 +443,7 @@ def test_later_manifest_that_cannot_be_read_is_counted_and_ignored(world):
                     ),
                     now=1.0,
                 )
-                shelf.tracks._version += 1
+                shelf.tracks._next_version += 1
                 shelf.add_layers(range(2, LAYERS))
 
             return await retrieved(shelf, during=babble)
@@ -543,7 +543,7 @@ def test_layers_that_no_manifest_ever_lists_leave_the_retrieval_incomplete(world
 
             async def die_unlisted():
                 await asyncio.sleep(1)
-                shelf.tracks.publish_manifest = lambda **_: 0
+                shelf.tracks.publish_manifest = lambda *_, **__: 0
                 shelf.add_layers(range(2, LAYERS))
 
             return await retrieved(shelf, during=die_unlisted)
@@ -563,7 +563,7 @@ def test_publication_that_lists_no_digests_at_all_can_be_complete(world):
         async with Shelf(here).open() as shelf:
             publish = shelf.tracks.publish_manifest
 
-            def without_digests(*, now):
+            def without_digests(_draft, *, now):
                 kept = shelf.tracks.manifest
                 segment = replace(kept.segments[0], object_digests={})
                 shelf.tracks.manifest = kept.with_segment(segment)

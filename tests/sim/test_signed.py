@@ -392,9 +392,9 @@ def test_another_producer_cannot_go_on_with_a_publication(world):
             async def usurp():
                 await asyncio.sleep(PACE)
                 tracks = shelf.tracks
-                data = sign_manifest(tracks.manifest, tracks.name, tracks._version, OTHER)
-                shelf.add_object(SIGNED_MANIFEST, tracks._version, data)
-                tracks._version += 1
+                data = sign_manifest(tracks.manifest, tracks.name, tracks._next_version, OTHER)
+                shelf.add_object(SIGNED_MANIFEST, tracks._next_version, data)
+                tracks._next_version += 1
                 shelf.add_layers(range(2, LAYERS))
 
             return await retrieved(shelf, config=TRUST, during=usurp)

@@ -62,6 +62,8 @@ class PublisherConfig:
             taken something.
         hash_threshold_bytes: Layers of at least this size are hashed and sealed in a thread;
             None does so in the event loop.
+        write_threshold_bytes: Manifest versions of at least this size are encoded, signed and
+            sealed in a thread; None does so in the event loop.
         signing_key: Signs every version of the manifest, which is then on the track
             ``manifest.cose``; None publishes a plain ``manifest``.
         object_key: Key that all Objects are sealed with; None publishes them in clear.
@@ -91,6 +93,7 @@ class PublisherConfig:
     drain_timeout: float = 5.0
     settle_time: float = 0.5
     hash_threshold_bytes: int | None = _MIB
+    write_threshold_bytes: int | None = _MIB // 4
     signing_key: SigningKey | None = None
     object_key: ObjectKey | None = None
     pad_segment_blocks: int | None = None

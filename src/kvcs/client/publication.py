@@ -7,6 +7,9 @@ engine computes them. `complete` ends the manifest track; leaving the block wait
 deliveries under way and withdraws the namespace. Leaving it otherwise aborts: streams are reset
 and no End of Track is sent, so that nobody takes a part for the whole.
 
+A large manifest version is written in a thread, and published together with what it lists. One
+change of the manifest waits for the one before.
+
 Nothing is ever dropped for a slow subscriber. `publish_layer` waits for the slowest one, at most
 `send_timeout`, while it is more than `max_unsent_bytes` behind; what is held counts against
 `max_held_bytes`, and a layer that does not fit is an error to the caller, with nothing of it
@@ -18,12 +21,13 @@ Source:
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
 from kvcs.client.config import Hold, PublisherConfig
-from kvcs.client.published import PublishedTrack, PublishedTracks
+from kvcs.client.manifest_draft import ManifestDraft
+from kvcs.client.published import LayerPayloads, PublishedTrack, PublishedTracks
 from kvcs.client.segment import PublishedSegment
 from kvcs.client.serving import PATIENCE, Serving
 from kvcs.errors import (
@@ -35,7 +39,8 @@ from kvcs.errors import (
 )
 from kvcs.kv.identity import BlockKey
 from kvcs.kv.manifest import DEFAULT_LIMITS, Manifest
-from kvcs.kv.naming import DataTrackName, PublicationName
+from kvcs.kv.naming import PublicationName
+from kvcs.kv.segment import Segment
 from kvcs.kv.signing import SIGNATURE_BYTES
 from kvcs.kv.sizing import manifest_bytes, size_warnings
 from kvcs.moqt.track.delivery import Delivery
@@ -114,6 +119,7 @@ class Publication:
         self._is_announced = False
         self._is_over = False
         self._warned: set[str] = set()
+        self._changing = asyncio.Lock()
         self._group = asyncio.TaskGroup()
         self._keeper: asyncio.Task[None] | None = None
 
@@ -200,47 +206,70 @@ class Publication:
             LocalProtocolError: The publication is over.
             RequestFailed: No relay accepted the announcement.
         """
+        async with self._changing:
+            segment = await self._add_segment(blocks)
+        if not self._is_announced:
+            self._is_announced = True
+            await self._announce(self.tracks.name)
+        return PublishedSegment(
+            self, segment.segment, first_block=segment.first_block, blocks=segment.blocks
+        )
+
+    async def _add_segment(self, blocks: int | None) -> Segment:
         count = self.blocks_left if blocks is None else blocks
         if not 1 <= count <= self.blocks_left:
             raise DataError(
                 f"a segment of {count} blocks, and {self.blocks_left} complete ones are left"
             )
-        if self._is_over or (self._tracks is not None and self._tracks.manifest_track.is_ended):
-            raise LocalProtocolError("the publication is over")
+        self._check_running()
         first = self.manifest.blocks
         segments = [segment.blocks for segment in self.manifest.segments]
         self._check_manifest_size(sum(map(self.config.objects_of, (*segments, count))))
         keys = self._keys[first : first + count]
-        if self._tracks is None:
-            name = self._host.name_of(keys[-1])
-            self._tracks = PublishedTracks(name, self._manifest, self.config)
-            self._host.add(self)
-            self._push([self._tracks.manifest_track])
         tracks = self._tracks
-        segment = tracks.add_segment(keys)
+        if tracks is None:
+            tracks = PublishedTracks(self._host.name_of(keys[-1]), self._manifest, self.config)
+        draft = await self._written(tracks, tracks.with_segment(keys))
+        self._check_running()
+        if self._tracks is None:
+            self._tracks = tracks
+            self._host.add(self)
+            self._push([tracks.manifest_track])
+        segment = tracks.add_segment(draft.manifest)
         self._warn(tracks)
         self._push(tracks.data_tracks(segment.segment))
-        tracks.publish_manifest(now=self._now)
+        tracks.publish_manifest(draft, now=self._now)
         self._wake()
-        if not self._is_announced:
-            self._is_announced = True
-            await self._announce(tracks.name)
-        return PublishedSegment(self, segment.segment, first_block=first, blocks=count)
+        return segment
 
-    def publish_layer(
-        self,
-        segment: int,
-        layer_index: int,
-        payloads: Mapping[DataTrackName, Sequence[tuple[bytes, bytes]]],
-    ) -> None:
+    async def publish_layer(self, segment: int, layer_index: int, payloads: LayerPayloads) -> None:
         """Put a layer into the stores; `PublishedSegment.publish_layer` is the way to call it."""
-        tracks = self.tracks
-        tracks.add_layer(segment, layer_index, payloads, now=self._now)
+        async with self._changing:
+            tracks, draft = self.tracks, None
+            if tracks.is_version_due(layer_index):
+                manifest = tracks.with_layer(segment, layer_index, payloads)
+                draft = await self._written(tracks, manifest)
+            # The publication may be over meanwhile.
+            tracks = self.tracks
+            tracks.add_layer(segment, layer_index, payloads, now=self._now, draft=draft)
         if layer_index + 1 == tracks.layout.layers:
             for track in tracks.data_tracks(segment):
                 self._end(track, PublishDoneCode.TRACK_ENDED)
         self._release()
         self._wake()
+
+    async def _written(self, tracks: PublishedTracks, manifest: Manifest) -> ManifestDraft:
+        """Draft the next version and write it, in a thread when it is large."""
+        draft = tracks.draft(manifest)
+        if draft.is_large:
+            await asyncio.get_running_loop().run_in_executor(None, draft.write)
+        else:
+            draft.write()
+        return draft
+
+    def _check_running(self) -> None:
+        if self._is_over or (self._tracks is not None and self._tracks.manifest_track.is_ended):
+            raise LocalProtocolError("the publication is over")
 
     async def make_room(self, size: int) -> None:
         """Wait until a layer of `size` octets may be published.

@@ -3,8 +3,9 @@
 Theory of operation. `PublishedTracks` is what a publication has published so far: one store for
 the manifest and one for each data track, and the manifest itself. It decides nothing about time
 or peers: layers come in order, are put into the stores with their status Objects, and make new
-manifest versions due. What may be dropped again follows from the hold policy and from what the
-deliveries still need.
+manifest versions due. A version may be drafted before the layer that it lists is published, so
+that a thread writes it meanwhile; versions are published in the order of their drafts. What may be
+dropped again follows from the hold policy and from what the deliveries still need.
 
 Source:
     KVCS, "Groups", "Objects", "Manifest Track" and "Publisher Behavior".
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kvcs.client.config import Hold, PublisherConfig
+from kvcs.client.manifest_draft import ManifestDraft
 from kvcs.errors import LocalProtocolError
 from kvcs.kv.codecs import RAW
 from kvcs.kv.identity import BlockKey, block_keys_sha256
@@ -29,15 +31,17 @@ from kvcs.kv.naming import (
 )
 from kvcs.kv.sealing import TrackSealer
 from kvcs.kv.segment import Segment
-from kvcs.kv.signing import sign_manifest
-from kvcs.kv.sizing import padded_manifest_bytes
 from kvcs.moqt.codepoints import ObjectStatus, PropertyType
 from kvcs.moqt.track.delivery import Delivery
 from kvcs.moqt.track.store import TrackStore
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES, Properties
 
-__all__ = ("PublishedTrack", "PublishedTracks")
+__all__ = ("LayerPayloads", "PublishedTrack", "PublishedTracks")
+
+# For each data track the payload and Data Digest of each block, and then of each Object that is
+# padding, whose digest goes nowhere.
+type LayerPayloads = Mapping[DataTrackName, Sequence[tuple[bytes, bytes]]]
 
 # End of Track says nothing about a layer, so it has the default priority.
 _END_OF_TRACK_PRIORITY = 128
@@ -84,7 +88,7 @@ class PublishedTracks:
         self.tracks: dict[bytes, PublishedTrack] = {}
         self._config = config
         self._properties = _track_properties(config.max_cache_duration)
-        self._version = 0
+        self._next_version = 0
         self._payload_bytes: dict[tuple[PublishedTrack, int], int] = {}
         # A publication has exactly one manifest track.
         self._manifest_name = MANIFEST if config.signing_key is None else SIGNED_MANIFEST
@@ -110,8 +114,8 @@ class PublishedTracks:
             DataTrackName(component, RAW.name, segment) for component in self._config.components
         ]
 
-    def add_segment(self, keys: Sequence[BlockKey]) -> Segment:
-        """Add the next segment, which covers the blocks of `keys`; no version is published."""
+    def with_segment(self, keys: Sequence[BlockKey]) -> Manifest:
+        """Return the manifest with the next segment, which covers the blocks of `keys`."""
         number = len(self.manifest.segments)
         segment = Segment(
             segment=number,
@@ -120,29 +124,54 @@ class PublishedTracks:
             block_keys_sha256=block_keys_sha256(keys),
             tracks=tuple(map(str, self.track_names(number))),
         )
-        for name in self.track_names(number):
+        return self.manifest.with_segment(segment)
+
+    def add_segment(self, manifest: Manifest) -> Segment:
+        """Add the last segment of `manifest`, of `with_segment`; no version is published."""
+        self.manifest = manifest
+        segment = manifest.segments[-1]
+        for name in self.track_names(segment.segment):
             self._add_track(name.format())
-        self.manifest = self.manifest.with_segment(segment)
         return segment
+
+    def with_layer(self, segment: int, layer_index: int, payloads: LayerPayloads) -> Manifest:
+        """Return the manifest with one more layer of a segment; arguments as of `add_layer`."""
+        state = self.manifest.segments[segment]
+        digests = {
+            str(name): [digest for _, digest in blocks[: state.blocks]]
+            for name, blocks in payloads.items()
+        }
+        state = state.with_layer(digests)
+        is_last = layer_index + 1 == self.layout.layers
+        return self.manifest.with_segment(state.completed() if is_last else state)
+
+    def is_version_due(self, layer_index: int) -> bool:
+        """Tell whether a manifest version goes with a layer."""
+        completed = layer_index + 1
+        return completed == self.layout.layers or self._config.cadence.due(completed)
 
     def add_layer(
         self,
         segment: int,
         layer_index: int,
-        payloads: Mapping[DataTrackName, Sequence[tuple[bytes, bytes]]],
+        payloads: LayerPayloads,
         *,
         now: float,
+        draft: ManifestDraft | None = None,
     ) -> None:
         """Publish one layer of a segment; a manifest version goes with it when one is due.
 
         Args:
             segment: Segment number.
             layer_index: The next layer of that segment.
-            payloads: For each data track the payload and Data Digest of each block, and then
-                of each Object that is padding, whose digest goes nowhere.
+            payloads: Its Objects.
             now: Monotonic seconds.
+            draft: The version that is due, where it was drafted before.
         """
-        state = self.manifest.segments[segment]
+        if draft is None:
+            manifest = self.with_layer(segment, layer_index, payloads)
+        else:
+            manifest = draft.manifest
         priority = publisher_priority(layer_index, self.layout.layers)
         for name, blocks in payloads.items():
             track = self.tracks[name.format()]
@@ -159,55 +188,48 @@ class PublishedTracks:
             self._end_group(track, layer_index, len(blocks), priority, now=now)
             size = sum(len(payload) for payload, _ in blocks)
             self._payload_bytes[track, layer_index] = size
-        digests = {
-            str(name): [digest for _, digest in blocks[: state.blocks]]
-            for name, blocks in payloads.items()
-        }
-        state = state.with_layer(digests)
-        is_last = layer_index + 1 == self.layout.layers
-        self.manifest = self.manifest.with_segment(state.completed() if is_last else state)
-        if is_last:
+        self.manifest = manifest
+        if layer_index + 1 == self.layout.layers:
             for track in self.data_tracks(segment):
                 self._end_track(track, now=now)
-        if is_last or self._config.cadence.due(layer_index + 1):
-            self.publish_manifest(now=now)
+        if self.is_version_due(layer_index):
+            self.publish_manifest(draft, now=now)
 
-    def publish_manifest(self, *, now: float) -> int:
-        """Publish the next manifest version; return its octets.
+    def draft(self, manifest: Manifest) -> ManifestDraft:
+        """Draft the next version, under a number of its own."""
+        version = self._next_version
+        self._next_version += 1
+        return ManifestDraft(
+            manifest,
+            self.name,
+            version=version,
+            config=self._config,
+            sealer=self.manifest_track.sealer,
+        )
+
+    def publish_manifest(self, draft: ManifestDraft | None = None, *, now: float) -> int:
+        """Publish a manifest version; return its octets.
 
         A version says all that the ones before said, so older ones are dropped as soon as
         nobody is owed them.
+
+        Args:
+            draft: The version, newer than those before; by default what `manifest` says.
+            now: Monotonic seconds.
         """
-        track = self.manifest_track
-        store = track.store
-        payload = self._seal_manifest(self._encode_manifest())
+        draft = draft or self.draft(self.manifest)
+        track, payload = self.manifest_track, draft.write()
         obj = Object(
-            group_id=self._version,
+            group_id=draft.version,
             object_id=0,
             subgroup_id=0,
             publisher_priority=MANIFEST_PRIORITY,
             properties=track.properties,
             payload=payload,
         )
-        store.add(obj, now=now)
-        store.finish_subgroup(self._version, 0, end_of_group=True, now=now)
-        self._version += 1
+        track.store.add(obj, now=now)
+        track.store.finish_subgroup(draft.version, 0, end_of_group=True, now=now)
         return len(payload)
-
-    def _encode_manifest(self) -> bytes:
-        key = self._config.signing_key
-        if key is None:
-            return self.manifest.encode()
-        return sign_manifest(self.manifest, self.name, self._version, key)
-
-    def _seal_manifest(self, payload: bytes) -> bytes:
-        sealer, config = self.manifest_track.sealer, self._config
-        if sealer is None:
-            return payload
-        size = 0
-        if config.pad_segment_blocks is not None:
-            size = padded_manifest_bytes(self.manifest, len(payload), config.objects_of)
-        return sealer.seal(self._version, 0, MANIFEST_PRIORITY, payload, padded_bytes=size)
 
     def end_manifest(self) -> None:
         """Note that no further version will come.
@@ -225,7 +247,8 @@ class PublishedTracks:
         Args:
             deliveries: Gives the unfinished deliveries from a store, over all peers.
         """
-        newest = self._version - 1
+        largest = self.manifest_track.store.largest
+        newest = 0 if largest is None else largest.group_id
         for track in self.tracks.values():
             is_manifest = track is self.manifest_track
             if self._config.hold is Hold.ALL and not is_manifest:

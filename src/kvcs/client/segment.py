@@ -5,6 +5,7 @@ from collections.abc import Buffer, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kvcs.client.layer_encoding import LayerSeal, encode_layer
+from kvcs.client.published import LayerPayloads
 from kvcs.errors import LocalProtocolError
 from kvcs.kv.codecs import RAW
 from kvcs.kv.naming import Component, DataTrackName, publisher_priority
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from kvcs.client.publication import Publication
 
 __all__ = ("PublishedSegment",)
-
-type _Payloads = Mapping[DataTrackName, Sequence[tuple[bytes, bytes]]]
 
 
 class PublishedSegment:
@@ -82,7 +81,7 @@ class PublishedSegment:
             await self._publication.make_room(size)
             names = tracks.track_names(self.segment)
             payloads = await self._encode(names, layer_index, parts, size)
-            self._publication.publish_layer(self.segment, layer_index, payloads)
+            await self._publication.publish_layer(self.segment, layer_index, payloads)
             self._next_layer += 1
         finally:
             self._is_busy = False
@@ -93,10 +92,10 @@ class PublishedSegment:
         layer_index: int,
         parts: Mapping[Component, Sequence[memoryview]],
         size: int,
-    ) -> _Payloads:
+    ) -> LayerPayloads:
         """Copy, hash and seal, in a thread when that takes long enough to matter."""
 
-        def encode() -> _Payloads:
+        def encode() -> LayerPayloads:
             return {name: self._payloads(name, layer_index, parts) for name in names}
 
         threshold = self._publication.config.hash_threshold_bytes

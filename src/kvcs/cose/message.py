@@ -159,7 +159,18 @@ def _protected(algorithm: Algorithm) -> bytes:
 
 
 def _to_be_verified(context: str, protected: bytes, payload: bytes) -> bytes:
-    return cbor2.dumps([context, protected, b"", payload])
+    # The payload is joined on by itself: the encoder copies large ones several times, and keeps
+    # the interpreter lock meanwhile. An empty string at the end is one octet.
+    start = cbor2.dumps([context, protected, b"", b""])[:-1]
+    return b"".join((start, _bytes_head(len(payload)), payload))
+
+
+def _bytes_head(size: int) -> bytes:
+    """Return what stands before a byte string of so many octets (RFC 8949, Section 3)."""
+    if size < 24:
+        return bytes((0x40 | size,))
+    width = next(exponent for exponent in range(4) if size < 1 << (8 << exponent))
+    return bytes((0x58 + width,)) + size.to_bytes(1 << width)
 
 
 def _encode(tag: int, elements: list[object], *, cwt: bool) -> bytes:

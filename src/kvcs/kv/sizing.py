@@ -17,6 +17,7 @@ __all__ = (
     "MAX_MANIFEST_BYTES_ADVISED",
     "MAX_OBJECT_BYTES_ADVISED",
     "MIN_OBJECT_BYTES_ADVISED",
+    "listed_manifest_bytes",
     "manifest_bytes",
     "manifest_traffic_bytes",
     "padded_manifest_bytes",
@@ -37,6 +38,15 @@ _PADDED_MARGIN_BYTES: Final = 64
 def manifest_bytes(layers: int, blocks: int, *, tracks: int = 2) -> int:
     """Estimate the octets of a manifest version that lists `layers` completed layers."""
     return _HEAD_BYTES + _DIGEST_TEXT_BYTES * layers * blocks * tracks
+
+
+def listed_manifest_bytes(manifest: Manifest) -> int:
+    """Estimate the octets of a manifest version from the digests that it lists."""
+    listed = sum(
+        segment.blocks * sum(map(len, segment.object_digests.values()))
+        for segment in manifest.segments
+    )
+    return _HEAD_BYTES + _DIGEST_TEXT_BYTES * listed
 
 
 def manifest_traffic_bytes(

@@ -5,6 +5,10 @@ runs: octets first, then depth and number of values by a linear scan over the br
 commas outside strings. Refused besides: anything but UTF-8, duplicate members, floats,
 ``NaN``, integers that do not survive a double (RFC 7493, Section 2.2), lone surrogates.
 
+A call into C keeps the interpreter lock until it returns, and all other threads wait. A large
+text, which somebody reads in a thread, is therefore scanned in slices, and only arrays and objects
+that hold no others are parsed in one call.
+
 Source: RFC 8259, RFC 7493 (I-JSON), RFC 8785 (JCS).
 """
 
@@ -28,8 +32,10 @@ type JsonValue = bool | int | str | list[JsonValue] | dict[str, JsonValue] | Non
 
 MAX_SAFE_INTEGER: Final = 2**53 - 1
 
-# Possessive, and the closing quote optional: linear also on unterminated strings.
-_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+# Texts below this size are read by one call; larger ones in slices of it, a millisecond each.
+_SLICE_BYTES: Final = 2**18
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+_SPACE: Final = re.compile(r"[ \t\n\r]*+")
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'[]{},"'))
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 
@@ -101,8 +107,9 @@ def decode_json(data: bytes | bytearray | memoryview, limits: JsonLimits) -> Jso
         raise ValueError(f"{size_bytes} octets of JSON, at most {limits.max_bytes}")
     data = bytes(data)
     _check_structure(data, limits)
-    value: JsonValue = _DECODER.decode(data.decode())
-    if b"\\u" in data:
+    text = data.decode()
+    value = _DECODER.decode(text) if size_bytes < _SLICE_BYTES else _decode_in_parts(text)
+    if b"\\" in data and _SURROGATE.search(data):
         # A lone surrogate, written as an escape, is found by the attempt to encode it.
         json.dumps(value, ensure_ascii=False).encode()
     return value
@@ -127,9 +134,6 @@ def canonical_json(members: Mapping[str, JsonValue]) -> bytes:
 
 
 def _check_structure(data: bytes, limits: JsonLimits) -> None:
-    # Four quotes for a member with a string: more are many escapes, and slow to skip.
-    if data.count(b'"') > 4 * limits.max_values:
-        raise ValueError(f"more than {4 * limits.max_values} quotes in JSON")
     outside = _outside_strings(data)
     brackets = outside.translate(None, _NOT_BRACKETS)
     values = outside.count(b",") + len(brackets) // 2
@@ -144,11 +148,82 @@ def _check_structure(data: bytes, limits: JsonLimits) -> None:
 
 
 def _outside_strings(data: bytes) -> bytes:
-    """Return the brackets and commas outside strings, perhaps among other octets."""
+    """Return the brackets and commas outside strings."""
     if b"\\" in data:
-        return _STRING.sub(b"", data)
-    # Without escapes, every second quote ends a string.
-    return b"".join(data.translate(None, _NOT_STRUCTURE).split(b'"')[::2])
+        # Outside strings a backslash is no JSON: up to there, this leaves no escaped quote.
+        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    outside: list[bytes] = []
+    is_inside = 0
+    for at in range(0, len(data), _SLICE_BYTES):
+        # Every second quote ends a string.
+        pieces = data[at : at + _SLICE_BYTES].translate(None, _NOT_STRUCTURE).split(b'"')
+        outside.append(b"".join(pieces[is_inside::2]))
+        is_inside ^= (len(pieces) - 1) & 1
+    return b"".join(outside)
+
+
+def _decode_in_parts(text: str) -> JsonValue:
+    """Decode a text whose depth was checked as `_DECODER` does, in many short calls."""
+    value, at = _read(text, _skip(text, 0))
+    at = _skip(text, at)
+    if at < len(text):
+        raise json.JSONDecodeError("Extra data", text, at)
+    return value
+
+
+def _read(text: str, at: int) -> tuple[JsonValue, int]:
+    """Return the value at `at`, and where it ends."""
+    first = text[at : at + 1]
+    if first == "[" and _holds_others(text, at, "]"):
+        return _read_array(text, at)
+    if first == "{" and _holds_others(text, at, "}"):
+        return _read_object(text, at)
+    return _DECODER.raw_decode(text, at)
+
+
+def _holds_others(text: str, at: int, closing: str) -> bool:
+    """Tell whether another bracket opens before one closes; one in a string does no harm."""
+    end = text.find(closing, at)
+    return text.find("[", at + 1, end) >= 0 or text.find("{", at + 1, end) >= 0
+
+
+def _read_array(text: str, at: int) -> tuple[JsonValue, int]:
+    values: list[JsonValue] = []
+    mark = ","
+    while mark == ",":
+        value, at = _read(text, _skip(text, at + 1))
+        values.append(value)
+        mark, at = _next_mark(text, at, ",]")
+    return values, at + 1
+
+
+def _read_object(text: str, at: int) -> tuple[JsonValue, int]:
+    pairs: list[tuple[str, JsonValue]] = []
+    mark = ","
+    while mark == ",":
+        _, at = _next_mark(text, at + 1, '"')
+        name, at = _DECODER.raw_decode(text, at)
+        _, at = _next_mark(text, at, ":")
+        value, at = _read(text, _skip(text, at + 1))
+        pairs.append((name, value))
+        mark, at = _next_mark(text, at, ",}")
+    return _unique_members(pairs), at + 1
+
+
+def _next_mark(text: str, at: int, allowed: str) -> tuple[str, int]:
+    """Return the character after white space, which must be one of `allowed`, and its place."""
+    at = _skip(text, at)
+    mark = text[at : at + 1]
+    if not mark or mark not in allowed:
+        raise json.JSONDecodeError(f"Expecting one of {allowed}", text, at)
+    return mark, at
+
+
+def _skip(text: str, at: int) -> int:
+    """Return where white space ends that begins at `at`."""
+    space = _SPACE.match(text, at)
+    assert space is not None
+    return space.end()
 
 
 def _unique_members(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:

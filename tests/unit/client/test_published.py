@@ -60,7 +60,7 @@ def publish(tracks, segment, layers):
 
 def make(config=None):
     tracks = PublishedTracks(NAME, Manifest(compat=DESCRIPTOR), config or PublisherConfig())
-    tracks.add_segment(KEYS)
+    tracks.add_segment(tracks.with_segment(KEYS))
     tracks.publish_manifest(now=0.0)
     return tracks
 
@@ -143,7 +143,7 @@ def test_tracks_name_their_retention_and_no_delivery_timeout(seconds, expected):
 def test_each_pass_is_a_segment_with_tracks_of_its_own():
     tracks = make()
     publish(tracks, 0, range(LAYERS))
-    tracks.add_segment(KEYS)
+    tracks.add_segment(tracks.with_segment(KEYS))
     publish(tracks, 1, range(LAYERS))
 
     first, second = tracks.manifest.segments

@@ -24,6 +24,7 @@ PAYLOAD = b'{"kvcs": 1}'
 SIGNING = [Algorithm.ES256, Algorithm.EDDSA, Algorithm.ESP256, Algorithm.ED25519]
 P256 = SigningKey(b"p", Algorithm.ES256, bytes(31) + b"\x07")
 ED25519 = SigningKey(b"e", Algorithm.EDDSA, bytes(range(32)))
+BIG = CoseLimits(max_bytes=2**25)
 MAC = MacKey(b"m", bytes(range(32)))
 
 
@@ -320,3 +321,11 @@ def test_keys_that_are_none_are_refused(make):
     with pytest.raises(ConfigError) as caught:
         make()
     assert "ff" * 8 not in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [0, 23, 24, 255, 256, 65535, 65536, 2**24])
+def test_what_is_signed_has_the_length_of_the_payload_before_it(size):
+    payload = bytes(size)
+
+    assert open_sign1(signed(payload=payload), [P256.public], BIG).payload == payload
+    assert open_sign1(encode_sign1(payload, P256), [P256.public], BIG).payload == payload
