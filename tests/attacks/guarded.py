@@ -1,5 +1,7 @@
 """A relay that goes by tokens, members with good ones, and peers with others."""
 
+from collections import Counter
+
 from tests.unit.relay.world import BLOCKS, NAMESPACE, TRACK, World, whole
 
 from kvcs.c4m import TOKEN_TYPE, Claims, Role, TokenConfig, mint, role_scopes
@@ -73,8 +75,15 @@ class Guarded:
         (rejection,) = (client or self.stranger).of(request_id, ev.RequestRejected)
         return rejection.code, rejection.reason, rejection.retry_after, rejection.redirect
 
-    def code(self, kind, *tokens, client=None, **more):
-        return self.refusal(self.ask(kind, *tokens, client=client, **more), client)[0]
+    def answer(self, kind, *tokens, client=None, **more):
+        """All that a peer is told about a request that is refused; the relay has counted it."""
+        before = self.refused
+        told = self.refusal(self.ask(kind, *tokens, client=client, **more), client)
+        assert self.refused - before == {RequestErrorCode(told[0]).name: 1}
+        return told
+
+    def code(self, kind, *tokens, **more):
+        return self.answer(kind, *tokens, **more)[0]
 
     def withdraw(self, key):
         """Forget a key that makes tokens, as a relay does whose file of keys has changed."""
@@ -84,7 +93,7 @@ class Guarded:
 
     @property
     def refused(self):
-        return dict(self.world.statistics.requests_refused)
+        return Counter(self.world.statistics.requests_refused)
 
     @property
     def ended(self):

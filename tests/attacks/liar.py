@@ -373,6 +373,7 @@ class Outcome:
     layers: int = 0
     forged: int = 0
     seconds: float = 0.0
+    refused: dict[str, int] = field(default_factory=dict)
 
     @property
     def is_whole(self):
@@ -406,6 +407,7 @@ async def retrieve(
                 consumer = Consumer(
                     connection, scope_key=SCOPE_KEY, descriptor=DESCRIPTOR, config=config
                 )
+                outcome.refused = consumer.refused
                 if discovering:
                     candidates = await consumer.discover(TOKENS, timeout=timeout)
                     if not candidates:

@@ -32,9 +32,14 @@ def attack(liar, *, config=TRUST, **options):
     return run(retrieve(liar, config=config, **options))
 
 
-def assert_nothing(outcome, kind, reason=None):
-    """Nothing was given, and the caller has one sentence that says why."""
+def assert_nothing(outcome, kind, reason=None, *, counted=None):
+    """Nothing was given, the caller has one sentence that says why, and the consumer counts it.
+
+    What was refused by the peer, and not by the consumer, is not counted.
+    """
     assert (outcome.layers, outcome.verdict) == (0, None)
     assert isinstance(outcome.error, kind)
     assert reason is None or outcome.error.reason == reason
     assert "\n" not in str(outcome.error)
+    word = counted or reason
+    assert outcome.refused == ({} if word is None else {word: 1})

@@ -29,7 +29,7 @@ def test_no_algorithm_makes_up_for_a_signature(tag, algorithm, proof):
         token = forged(
             guarded, tag=tag, protected={1: algorithm}, unprotected={4: kid}, proof=proof
         )
-        assert guarded.code("publish_namespace", token) in (UNAUTHORIZED, MALFORMED)
+        assert guarded.code("publish_namespace", token) == UNAUTHORIZED
     guarded.assert_untouched()
 
 
@@ -55,22 +55,22 @@ def test_a_curve_is_not_taken_for_another():
 
 
 @pytest.mark.parametrize(
-    ("protected", "unprotected"),
+    ("protected", "unprotected", "code"),
     [
-        (None, {1: -7, 4: b"signer"}),
-        ({}, {1: -7, 4: b"signer"}),
-        ({1: -7}, {1: -7, 4: b"signer"}),
-        ({1: -7, 2: [99], 99: 1}, {4: b"signer"}),
-        ({1: -7}, {2: [4], 4: b"signer"}),
+        (None, {1: -7, 4: b"signer"}, MALFORMED),
+        ({}, {1: -7, 4: b"signer"}, UNAUTHORIZED),
+        ({1: -7}, {1: -7, 4: b"signer"}, MALFORMED),
+        ({1: -7, 2: [99], 99: 1}, {4: b"signer"}, UNAUTHORIZED),
+        ({1: -7}, {2: [4], 4: b"signer"}, UNAUTHORIZED),
     ],
     ids=["no header", "unprotected", "twice", "critical", "critical unprotected"],
 )
-def test_headers_that_are_not_to_be_trusted_are_refused(protected, unprotected):
+def test_headers_that_are_not_to_be_trusted_are_refused(protected, unprotected, code):
     guarded = Guarded()
 
     token = forged(guarded, tag=SIGN1, protected=protected, unprotected=unprotected)
 
-    assert guarded.code("publish", token) in (UNAUTHORIZED, MALFORMED)
+    assert guarded.code("publish", token) == code
     guarded.assert_untouched()
 
 

@@ -84,6 +84,8 @@ def test_of_two_publications_of_a_prompt_the_trusted_one_is_found_first(first):
 
     assert outcome.is_whole
     assert outcome.verdict.signed_by == KEY.kid
+    # Nobody but the consumer knows of the one that was passed over.
+    assert outcome.refused == {"signature": 1}
 
 
 def with_algorithm(value, *, protected=True):

@@ -24,7 +24,7 @@ def test_what_exists_and_what_does_not_are_refused_alike_and_at_once(kind, wait_
     more = {"rendezvous_timeout_ms": wait_ms} if wait_ms and kind == "subscribe" else {}
 
     answers = {
-        guarded.refusal(guarded.ask(kind, *presented, namespace=namespace, **more))
+        guarded.answer(kind, *presented, namespace=namespace, **more)
         for namespace in (NAMESPACE, NOWHERE, gone)
         for presented in ((), tokens)
     }

@@ -139,6 +139,8 @@ def test_a_hostile_manifest_gives_nothing_and_one_sentence(way, name):
     assert len(str(outcome.error)) < 300
     # Of the virtual clock: it is refused at once, and nobody waits for a better one.
     assert outcome.seconds < 1
+    # More memory than the consumer has is no fault of the manifest.
+    assert sum(outcome.refused.values()) == isinstance(outcome.error, DataError)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -16,7 +16,7 @@ from tests.attacks.signed_copy import (
 )
 
 from kvcs.cose import encode_sign1
-from kvcs.errors import DataError, NotAuthentic
+from kvcs.errors import ManifestError, NotAuthentic
 from kvcs.kv import SIGNED_MANIFEST
 from kvcs.testing import MemoryNetwork, run
 
@@ -110,4 +110,4 @@ def test_a_manifest_beyond_the_limit_is_an_error_of_its_size():
     limits = TRUST.manifest_limits
     config = replace(TRUST, manifest_limits=replace(limits, max_bytes=len(text) - 1))
 
-    assert_nothing(attack(Liar(copy), config=config), DataError)
+    assert_nothing(attack(Liar(copy), config=config), ManifestError, counted="manifest")

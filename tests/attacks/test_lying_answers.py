@@ -342,6 +342,7 @@ def test_signed_publication_is_refused_with_one_sentence():
     assert isinstance(outcome.error, NotAuthentic)
     assert outcome.error.reason == "untrusted"
     assert "\n" not in str(outcome.error)
+    assert outcome.refused == {"untrusted": 1}
 
 
 @pytest.mark.parametrize(
@@ -371,6 +372,7 @@ def test_hostile_json_is_refused(text):
     outcome = attack(Liar(copy))
 
     assert isinstance(outcome.error, ManifestError)
+    assert outcome.refused == {"manifest": 1}
 
 
 # Names.

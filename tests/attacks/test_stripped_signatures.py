@@ -93,7 +93,10 @@ def test_a_refused_request_leads_nowhere_else(kinds, code):
         assert outcome.verdict.authenticated
         assert code in (RequestErrorCode.DOES_NOT_EXIST, RequestErrorCode.TIMEOUT)
     else:
-        assert_nothing(outcome, RequestRejected | NotAuthentic)
+        is_refused_here = isinstance(outcome.error, NotAuthentic)
+        reason = outcome.error.reason if is_refused_here else None
+        assert_nothing(outcome, RequestRejected | NotAuthentic, counted=reason)
+        assert reason in (None, "unsigned")
         assert asked_for_data(liar) == []
 
 
@@ -115,3 +118,4 @@ def test_a_publication_with_both_tracks_is_read_by_its_signature():
 
     assert outcome.is_whole
     assert outcome.verdict.signed_by == b"producer-1"
+    assert outcome.refused == {}

@@ -106,7 +106,7 @@ def test_member_takes_what_is_signed_and_sealed_and_nobody_else_does(
         stranger.mkdir(mode=0o700)
         nothing, _, no_key = fetch(stranger)
 
-    assert taken["complete"] is True
+    assert (taken["complete"], taken["refused"]) == (True, {})
     assert shown["signed_by"] == taken["signed_by"]
     assert shown["sealed_with_key_id"] == load_ring(mine).object_keys.current.key_id
     assert seen["publications"][0]["blocks"] == 4
@@ -154,6 +154,21 @@ def test_who_trusts_a_producer_takes_nothing_in_clear_unless_told(rings, publish
     assert len(err.splitlines()) == 2
     assert (allowed["complete"], allowed["signed_by"], allowed["sealed"]) == (True, None, False)
     assert sealed_wanted != 0, why
+
+
+def test_publication_that_is_passed_over_is_counted(rings, published, fetch):
+    mine, theirs, bare = rings
+    with published(mine) as child, published(bare) as other:
+        first_line(child)
+        first_line(other)
+
+        taken = json.loads(must(fetch(theirs, "--json")))
+        code, _, told = fetch(theirs)
+
+    assert taken["complete"] is True
+    assert taken["refused"] == {"unsigned": 1}
+    assert code == 0
+    assert "note: publications refused at their manifest: 1 unsigned\n" in told
 
 
 def test_exact_publication_is_found_by_an_index(rings, published, fetch, tmp_path):

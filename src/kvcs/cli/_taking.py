@@ -56,13 +56,14 @@ class Taking:
 
     output: Output
     wanted: Wanted
+    consumer: Consumer
     candidate: Candidate
     layers: dict[int, Layer] = field(default_factory=dict[int, Layer])
     retrieval: Retrieval | None = None
 
-    async def run(self, consumer: Consumer, *, timeout: float) -> Verdict:  # noqa: ASYNC109
+    async def run(self, *, timeout: float) -> Verdict:  # noqa: ASYNC109
         """Take the layers; show how they come in."""
-        retrieval = self.retrieval = consumer.retrieve(
+        retrieval = self.retrieval = self.consumer.retrieve(
             self.candidate, layers=self.wanted.layers, blocks=self.wanted.blocks, timeout=timeout
         )
         async with retrieval:
@@ -135,6 +136,7 @@ class Taking:
                 "objects_missing": verdict.missing_objects,
                 "objects_duplicate": verdict.duplicate,
                 "objects_excess": verdict.excess,
+                "refused": dict(self.consumer.refused),
                 "bytes": verdict.verified_bytes,
                 "first_layer_s": rounded(verdict.first_layer_s),
                 "last_layer_s": rounded(verdict.last_layer_s),
@@ -142,6 +144,7 @@ class Taking:
                 "output": None if destination is None else str(destination),
             }
         )
+        _note_refused(self.output, self.consumer)
         if verdict.complete:
             where = f", written to {destination}" if destination else ""
             self.output.text(
@@ -156,6 +159,13 @@ def _protection(verdict: Verdict) -> str:
     signer = format_kid(verdict.signed_by)
     signed = f"signed by {signer}" if signer else "no signature asked for"
     return f"{signed}, {'sealed' if verdict.sealed else 'not sealed'}"
+
+
+def _note_refused(output: Output, consumer: Consumer) -> None:
+    """Tell people what the result has for programs."""
+    if consumer.refused and not output.as_json:
+        reasons = ", ".join(f"{number} {reason}" for reason, number in consumer.refused.items())
+        output.note(f"note: publications refused at their manifest: {reasons}")
 
 
 async def take_first(
@@ -188,9 +198,9 @@ async def take_first(
     while candidates:
         lacking: tuple[Taking, Verdict] | None = None
         for candidate in candidates:
-            taking = Taking(output, wanted, candidate)
+            taking = Taking(output, wanted, consumer, candidate)
             try:
-                verdict = await taking.run(consumer, timeout=deadline - clock())
+                verdict = await taking.run(timeout=deadline - clock())
             except (DataError, RequestRejected, RequestTimedOut) as error:
                 if clock() >= deadline:
                     raise
@@ -205,6 +215,8 @@ async def take_first(
         candidates = await _shorter(consumer, wanted, candidates[-1], deadline - clock())
         if candidates:
             output.note(f"note: longer publications are not used: {refused[0]}")
+    if len(refused) > 1:
+        _note_refused(output, consumer)
     raise refused[0]
 
 

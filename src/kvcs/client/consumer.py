@@ -1,6 +1,7 @@
 """The consumer: finds publications of a prompt and retrieves prefixes of them."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Final
@@ -11,6 +12,7 @@ from kvcs.client.index import IndexEntry, PublicationIndex, sorted_entries
 from kvcs.client.manifest_track import ManifestTrack
 from kvcs.client.memory import HostMemory, Memory
 from kvcs.client.received import Wish
+from kvcs.client.refused import counting
 from kvcs.client.retrieval import Retrieval
 from kvcs.client.selection import Prefix
 from kvcs.client.signal import Signal
@@ -41,6 +43,12 @@ class Consumer:
         config: Settings.
         others: Further sessions, for recovery; the same publication is asked for there.
         index: Where publications are looked up instead of asking relays about prefixes.
+
+    Attributes:
+        refused: Publications that were refused at their manifest, by reason: each time that one
+            was asked for, be it to rank it or to retrieve it. The words are those of
+            `kvcs.client.refused`.
+        ignored_namespaces: Namespaces that peers or the index named, and that are of no use.
     """
 
     def __init__(
@@ -61,6 +69,7 @@ class Consumer:
         self._index = index
         # Two searches at once could ask for one prefix twice, which a peer must refuse.
         self._searching = asyncio.Lock()
+        self.refused: Counter[str] = Counter()
         self.ignored_namespaces = 0
 
     def __repr__(self) -> str:
@@ -210,7 +219,7 @@ class Consumer:
             *(Source(other, candidate.name) for other in self._others),
             *(Source(self._connection, fallback.name) for fallback in fallbacks),
         )
-        return Retrieval(sources, wish, self._config)
+        return Retrieval(sources, wish, self._config, self.refused)
 
     def _needed_descriptor(self) -> Descriptor:
         if self._descriptor is None:
@@ -300,7 +309,8 @@ class Consumer:
         try:
             patience = asyncio.get_running_loop().time() + self._config.fill_wait
             async with asyncio.timeout_at(min(patience, deadline)):
-                manifest = await track.open()
+                with counting(self.refused):
+                    manifest = await track.open()
         except (KvcsError, TimeoutError):
             return name, *_NOTHING
         finally:

@@ -17,6 +17,7 @@ Source:
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Self
@@ -28,6 +29,7 @@ from kvcs.client.ledger import MissingReason
 from kvcs.client.manifest_track import ManifestTrack
 from kvcs.client.opening import Opening
 from kvcs.client.received import Layer, Outcome, ReceivedPrefix, Wish
+from kvcs.client.refused import counting
 from kvcs.client.signal import Signal
 from kvcs.client.source import Source
 from kvcs.client.track import TrackRetrieval
@@ -54,12 +56,20 @@ class Retrieval:
         sources: Where the publication can be had; the first one first.
         wish: What is wanted.
         config: Settings of the consumer.
+        refused: Where publications are counted that are refused at their manifest.
     """
 
-    def __init__(self, sources: Sequence[Source], wish: Wish, config: ConsumerConfig) -> None:
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        wish: Wish,
+        config: ConsumerConfig,
+        refused: Counter[str],
+    ) -> None:
         self._sources = tuple(sources)
         self._wish = wish
         self._config = config
+        self._refused = refused
         self._signal = Signal()
         self._opening = None if config.object_keys is None else Opening(config, self._signal.set)
         self._prefix: ReceivedPrefix | None = None
@@ -94,7 +104,8 @@ class Retrieval:
                 raise
             raise RequestTimedOut(f"no manifest within {self._wish.timeout} s") from None
         try:
-            self._prefix.take_manifest(self.manifest)
+            with counting(self._refused):
+                self._prefix.take_manifest(self.manifest)
         except BaseException:
             self._manifest.close()
             raise
@@ -225,7 +236,8 @@ class Retrieval:
             track.resume(earlier)
         try:
             left = self._deadline - asyncio.get_running_loop().time()
-            await track.open(left / 2)
+            with counting(self._refused):
+                await track.open(left / 2)
             await self._signal.until(lambda: track.latest is not None and track.latest.segments)
         except BaseException:
             track.close()
