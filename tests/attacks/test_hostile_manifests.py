@@ -177,10 +177,10 @@ def peak_of(data):
 def seconds_of(data):
     times = []
     for _ in range(3):
-        begun = time.perf_counter()
+        begun = time.process_time()
         with pytest.raises(ManifestError):
             parse_manifest(data)
-        times.append(time.perf_counter() - begun)
+        times.append(time.process_time() - begun)
     return min(times)
 
 
