@@ -3,6 +3,7 @@
 import pytest
 from tests.attacks.liar import MANIFEST, Copy, K, Liar, LiveLiar, payload
 from tests.attacks.sealed_copy import KEY, PLACE, attack, genuine, is_rejected
+from tests.attacks.signed_copy import assert_nothing
 
 from kvcs.errors import IntegrityError
 from kvcs.kv import Component, DataTrackName
@@ -33,9 +34,7 @@ def test_all_of_another_publication_under_this_name_is_nothing():
 
     outcome = attack(copy)
 
-    assert isinstance(outcome.error, IntegrityError)
-    assert outcome.error.reason == SealReason.SEAL
-    assert outcome.layers == 0
+    assert_nothing(outcome, IntegrityError, SealReason.SEAL)
 
 
 def test_an_older_manifest_in_the_place_of_a_newer_one_is_an_error():
@@ -45,5 +44,4 @@ def test_an_older_manifest_in_the_place_of_a_newer_one_is_an_error():
 
     outcome = attack(copy)
 
-    assert outcome.error.reason == SealReason.SEAL
-    assert outcome.layers == 0
+    assert_nothing(outcome, IntegrityError, SealReason.SEAL)

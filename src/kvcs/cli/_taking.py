@@ -161,9 +161,9 @@ def _protection(verdict: Verdict) -> str:
     return f"{signed}, {'sealed' if verdict.sealed else 'not sealed'}"
 
 
-def _note_refused(output: Output, consumer: Consumer) -> None:
-    """Tell people what the result has for programs."""
-    if consumer.refused and not output.as_json:
+def _note_refused(output: Output, consumer: Consumer, *, beyond: int = 0) -> None:
+    """Tell people what the result has for programs, where it is more than `beyond`."""
+    if consumer.refused.total() > beyond and not output.as_json:
         reasons = ", ".join(f"{number} {reason}" for reason, number in consumer.refused.items())
         output.note(f"note: publications refused at their manifest: {reasons}")
 
@@ -215,8 +215,8 @@ async def take_first(
         candidates = await _shorter(consumer, wanted, candidates[-1], deadline - clock())
         if candidates:
             output.note(f"note: longer publications are not used: {refused[0]}")
-    if len(refused) > 1:
-        _note_refused(output, consumer)
+    # One is what the error is about.
+    _note_refused(output, consumer, beyond=1)
     raise refused[0]
 
 
