@@ -42,7 +42,7 @@ def test_nothing_is_looked_up_for_a_stranger(kind, monkeypatch):
     def look_up(*_, **__):
         raise AssertionError("looked up")
 
-    monkeypatch.setattr(core, "_track", look_up)
+    monkeypatch.setattr(type(core._room), "obtain", look_up)
     monkeypatch.setattr(core, "tracks_below", look_up)
     monkeypatch.setattr(core.discovery, "receive", look_up)
     for name in ("publish", "publishers", "subscribe", "advertisements"):

@@ -20,7 +20,7 @@ does not know who needs what: it asks the `Usage` that came with each Track.
 Source: MOQT draft 22, Sections 7.1 and 10.3.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -288,12 +288,16 @@ class Cache:
         if self._size_bytes > self.capacity_bytes:
             self._make_room(now)
 
-    def drop_idle(self, tracks: int) -> None:
+    def drop_idle(self, tracks: int, *, among: Collection[TrackNamespace] | None = None) -> None:
         """Drop at least so many Tracks that nobody uses, as far as there are.
 
         The least recently used publications go, each as a whole.
+
+        Args:
+            tracks: How many.
+            among: The publications from which to choose; None for all.
         """
-        for publication in self._idle():
+        for publication in self._idle(among):
             if tracks <= 0:
                 return
             tracks -= self._drop_publication(publication)
@@ -377,9 +381,10 @@ class Cache:
             self._drop(entry, None, "idle")
         return len(entries)
 
-    def _idle(self) -> list[_Publication]:
+    def _idle(self, among: Collection[TrackNamespace] | None = None) -> list[_Publication]:
         """Return the publications that nobody uses, least recently used first."""
-        idle = [publication for publication in self._publications.values() if publication.is_idle]
+        some = self._publications if among is None else among
+        idle = [p for p in (self._publications[namespace] for namespace in some) if p.is_idle]
         return sorted(idle, key=lambda publication: publication.used)
 
     def _drop_passed(self) -> None:

@@ -76,6 +76,9 @@ class RelayLimits:
             subscribed to one by one.
         max_tracks: Tracks with any state. Each counts 9 KiB, its name and its Properties towards
             `RelayConfig.cache_bytes`, which may be full before.
+        max_tracks_per_session: Those of them that one session asked for or published before
+            anybody else, so that others have room. At this bound its own that nobody uses make
+            room, or it is refused with EXCESSIVE_LOAD.
         max_fetches_per_session: FETCHes that one session may have under way; fills do not
             count. Subscriptions are bounded by `SessionLimits.max_requests`.
         max_rendezvous_timeout: Longest wait for a publisher that a subscriber may ask for.
@@ -112,6 +115,7 @@ class RelayLimits:
     max_prefixes_per_session: int = 256
     max_published_tracks: int = 512
     max_tracks: int = 100_000
+    max_tracks_per_session: int = 25_000
     max_fetches_per_session: int = 64
     max_rendezvous_timeout: float = 60.0
     fill_timeout: float = 30.0

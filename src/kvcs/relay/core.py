@@ -57,6 +57,7 @@ from kvcs.relay.namespaces import (
 from kvcs.relay.peer import Link, Listener, Peer
 from kvcs.relay.refusal import NOT_FOUND, UNINTERESTED, Refusal
 from kvcs.relay.statistics import Metrics, RelayStatistics, frozen_counts
+from kvcs.relay.track_room import TrackRoom
 from kvcs.relay.track_table import TrackTable
 from kvcs.relay.tracks import Track
 from kvcs.relay.tree import Tree
@@ -84,11 +85,6 @@ _COUNTED: Final = (
 )
 
 _RETRY_INTERVAL_MS: Final = 1000
-_SWEEP_INTERVAL: Final = 60.0
-# A peer that asks for ever new Tracks cannot make the relay look through all of them each time.
-_LEAST_SWEEP_INTERVAL: Final = 1.0
-# Of all Tracks, one in so many makes room at a time where nothing but held Tracks is left.
-_EVICTED_SHARE: Final = 16
 
 
 class RelayCore:
@@ -149,11 +145,10 @@ class RelayCore:
         self._peers: dict[PeerId, Peer] = {}
         self._tracks = TrackTable()
         self._published = TrackTable()
+        self._room = TrackRoom(self, self._tracks, self._published)
         self._alarms: list[_Alarm] = []
         self._alarms_set = 0
         self._now = 0.0
-        self._next_sweep = 0.0
-        self._forgotten: list[FullTrackName] = []
 
     def __repr__(self) -> str:
         return f"<RelayCore peers={len(self._peers)} tracks={len(self._tracks)} {self.cache!r}>"
@@ -266,6 +261,7 @@ class RelayCore:
         self.drain.forget(peer)
         self.tree.end(peer, now=self._now)
         self.discovery.disconnect(peer, now=self._now)
+        self._room.disconnect(peer)
         for request_id in peer.followed():
             listener = peer.listener(request_id)
             if listener is not None:
@@ -388,7 +384,7 @@ class RelayCore:
         if access is not None and access.track_name is not None:
             # A Track that does not exist is none.
             name = FullTrackName(access.namespace, access.track_name)
-            self.schedule(now, lambda _: self._release_unused(name))
+            self.schedule(now, lambda _: self._room.release_unused(name))
         is_load = refusal.code is RequestErrorCode.EXCESSIVE_LOAD
         peer.session.reject(
             request_id,
@@ -408,7 +404,7 @@ class RelayCore:
             return
         if not self.admission.admit(peer, event, now=self._now):
             return
-        track = self._track(event.track)
+        track = self._room.obtain(event.track, peer, now=self._now)
         if track is None:
             refusal = Refusal(RequestErrorCode.EXCESSIVE_LOAD, "too many tracks")
             self.refuse(peer, event.request_id, refusal, now=self._now)
@@ -422,7 +418,7 @@ class RelayCore:
                 track.demand.ask(peer, event, now=self._now)
             case PublishReceived():
                 self._receive_publish(peer, track, event)
-        self._release(track)
+        self._room.release(track)
         # It may have made room for itself while nobody used it yet.
         self.cache.recount(track.name, now=self._now)
 
@@ -450,68 +446,9 @@ class RelayCore:
             track.name, event.properties, except_for=peer.id
         )
 
-    def _track(self, name: FullTrackName) -> Track | None:
-        track = self._tracks.get(name)
-        if track is None:
-            if self._is_full:
-                self._sweep(self._now)
-            if self._is_full:
-                return None
-            if not self._tracks:
-                self.schedule(self._now + _SWEEP_INTERVAL, self._sweep_regularly)
-            track = Track(name, self, now=self._now)
-            self._tracks.add(track)
-        return track
-
-    @property
-    def _is_full(self) -> bool:
-        """Whether there is no place for another Track, or no memory."""
-        return len(self._tracks) >= self.limits.max_tracks or not self.cache.takes_tracks
-
-    def _sweep(self, now: float) -> None:
-        """Forget Tracks that nobody uses: those without Objects, and some others if need be."""
-        if now < self._next_sweep:
-            return
-        self._next_sweep = now + _LEAST_SWEEP_INTERVAL
-        self._release_all(now)
-        if len(self._tracks) >= self.limits.max_tracks:
-            self.cache.drop_idle(1 + self.limits.max_tracks // _EVICTED_SHARE)
-            self._release_all(now)
-
-    def _release_all(self, now: float) -> None:
-        for track in tuple(self._tracks.values()):
-            track.demand.sweep(now=now)
-            self._release(track)
-
-    def _release(self, track: Track) -> None:
-        if track.is_forgettable:
-            self.cache.remove(track.name)
-            self.disk.release(track.name)
-            self._tracks.remove(track.name)
-            if self._published.get(track.name) is not None:
-                self._published.remove(track.name)
-
     def track_forgotten(self, name: FullTrackName) -> None:
         """Remove a Track of which nothing is held, once whoever looks at it now is done."""
-        if not self._forgotten:
-            self.schedule(self._now, self._release_forgotten)
-        self._forgotten.append(name)
-
-    def _release_forgotten(self, now: float) -> None:
-        forgotten, self._forgotten = self._forgotten, []
-        for name in forgotten:
-            self._release_unused(name)
-            self.cache.recount(name, now=now)
-
-    def _release_unused(self, name: FullTrackName) -> None:
-        track = self._tracks.get(name)
-        if track is not None:
-            self._release(track)
-
-    def _sweep_regularly(self, now: float) -> None:
-        self._sweep(now)
-        if self._tracks:
-            self.schedule(now + _SWEEP_INTERVAL, self._sweep_regularly)
+        self._room.note_forgotten(name, now=self._now)
 
     def _gain_track(self, namespace: TrackNamespace) -> None:
         changes = self.discovery.namespaces.track_completed(namespace)

@@ -103,7 +103,7 @@ def blind(make_world, monkeypatch):
         def look_up(*_, **__):
             raise AssertionError("looked up")
 
-        monkeypatch.setattr(world.core, "_track", look_up)
+        monkeypatch.setattr(type(world.core._room), "obtain", look_up)
         for name in ("publish", "publishers", "withdraw"):
             monkeypatch.setattr(type(world.core.discovery.namespaces), name, look_up)
         return world.client()
@@ -227,7 +227,7 @@ def test_what_was_granted_is_forgotten_with_the_request(guarded):
         client.fetch(ALL, track=FullTrackName(NOWHERE, b"t"))
         client.fetch(ALL, track=FullTrackName(OPEN, b"t"))
     client.send(client.session.cancel, request_id)
-    guarded.core._release_all(guarded.now)
+    guarded.core._room.sweep(guarded.now)
 
     assert client.peer.granted == {}
 
