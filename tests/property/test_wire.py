@@ -5,7 +5,6 @@ bytes that were never encoded raise nothing but the two documented exceptions.
 """
 
 import contextlib
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -419,7 +418,7 @@ def subgroup_streams(draw):
         first_object=draw(st.booleans()),
     )
     if header.subgroup_id == 0:
-        header = replace(header, explicit_subgroup_id=draw(st.booleans()))
+        header = header._replace(explicit_subgroup_id=draw(st.booleans()))
     objects = []
     for object_id in draw(ascending_ids):
         content = draw(contents)

@@ -152,6 +152,7 @@ class Connection(Requester):
         self._turn_due = False
         self._is_turning = False
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._time_floor = 0.0
         self.request_owner: object | None = None
         self._is_clean = False
@@ -218,7 +219,7 @@ class Connection(Requester):
             prepare: Called before anything is sent or received, to register listeners; may
                 send requests right after the SETUP. An exception in it ends the session.
         """
-        self._transport.set_listener(self._receive, self.wake)
+        self._transport.set_listener(self._receive, self._writable)
         self.session.start(now=self.now)
         if prepare is None or self._attempt(lambda: prepare(self)):
             self._turn()
@@ -369,6 +370,11 @@ class Connection(Requester):
             # At once, since an answer can be a thousand times larger than the request.
             self._flush()
 
+    def _writable(self) -> None:
+        """The transport has room; without anything that waits for it a turn would do nothing."""
+        if not self.outbox.is_idle:
+            self.wake()
+
     def _turn(self) -> None:
         self._turn_due = False
         if self._is_turning:
@@ -439,15 +445,19 @@ class Connection(Requester):
             self._apply(self.session.take_actions())
 
     def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        """Wake up at the earliest deadline; nearly always it only moved away, which may wait."""
         if self.session.is_closed:
-            return
-        deadlines = (self.session.next_deadline(), self.outbox.next_deadline())
-        earliest = min((d for d in deadlines if d is not None), default=None)
-        if earliest is not None:
+            earliest = None
+        else:
+            deadlines = (self.session.next_deadline(), self.outbox.next_deadline())
+            earliest = min((d for d in deadlines if d is not None), default=None)
+        timer = self._timer
+        if timer is not None and (earliest is None or earliest < self._timer_at):
+            timer.cancel()
+            timer = self._timer = None
+        if earliest is not None and timer is None:
             self._timer = self._loop.call_at(earliest, self._advance, earliest)
+            self._timer_at = earliest
 
     def _advance(self, deadline: float) -> None:
         """Let the session see a deadline; timers may fire a tick early."""

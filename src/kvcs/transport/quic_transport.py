@@ -271,7 +271,7 @@ class QuicTransport(Transport):
 
     def move(self) -> int:
         """Move what is queued into the library; return the bytes that left its rings."""
-        if self._over or self._rests():
+        if not (self.waits or self._owes_writable) or self._over or self._rests():
             return 0
         while self._owed and self._owed[0]():
             self._owed.popleft()

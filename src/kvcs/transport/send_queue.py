@@ -131,7 +131,10 @@ class SendQueue:
         """Move what fits of the streams that were written on."""
         fresh, self._fresh = self._fresh, {}
         for stream_id, stream in fresh.items():
-            self._move(stream_id, stream)
+            # An empty ring has room, and nothing has left it.
+            if stream.ring_bytes:
+                self._note_left(stream_id, stream, self._rings.used(stream_id))
+            self._push(stream_id, stream)
 
     def discard(self, stream_id: int) -> None:
         """Forget everything that a stream still owes."""
@@ -149,21 +152,32 @@ class SendQueue:
 
     def pump(self) -> int:
         """Move what fits of all streams; return the bytes that have left the rings."""
-        before = self.queued_bytes
+        before, used_of = self.queued_bytes, self._rings.used
         self._fresh.clear()
-        for stream_id, stream in list(self._streams.items()):
-            self._move(stream_id, stream)
-            if not stream.writes and not stream.ring_bytes:
-                del self._streams[stream_id]
+        done: list[int] = []
+        for stream_id, stream in self._streams.items():
+            used = used_of(stream_id)
+            if used != stream.ring_bytes:
+                self._note_left(stream_id, stream, used)
+            # Most have given all they have to the library, and wait for the network.
+            if stream.writes:
+                self._push(stream_id, stream)
+            if not (stream.ring_bytes or stream.writes):
+                done.append(stream_id)
+        for stream_id in done:
+            del self._streams[stream_id]
         return before - self.queued_bytes
 
-    def _move(self, stream_id: int, stream: _Stream) -> None:
-        used = self._rings.used(stream_id)
+    def _note_left(self, stream_id: int, stream: _Stream, used: int) -> None:
+        """Count what has left the ring of a stream."""
         if used < stream.ring_bytes:
             kind = stream_id & 3
             self._begun[kind] = max(stream_id, self._begun.get(kind, -1))
         self.queued_bytes -= stream.ring_bytes - used
         stream.ring_bytes = used
+
+    def _push(self, stream_id: int, stream: _Stream) -> None:
+        """Give the ring of a stream what it has room for."""
         writes, push = stream.writes, self._rings.push
         while writes:
             data, fin = writes[0]

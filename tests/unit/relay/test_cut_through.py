@@ -1,7 +1,5 @@
 """Large Objects go on to subscribers while they arrive."""
 
-from dataclasses import replace
-
 import pytest
 from tests.unit.relay.world import TRACK, WHOLE, World, block, payload
 
@@ -212,7 +210,7 @@ def test_an_object_that_contradicts_the_track_ends_it_before_it_goes_on(site):
     session.send_object(site.stream_id, block(0, 0), now=site.now)
     site.world.settle()
     site.stream_id = session.open_subgroup(
-        site.request_id, replace(HEADER, publisher_priority=9), priority=4, now=site.now
+        site.request_id, HEADER._replace(publisher_priority=9), priority=4, now=site.now
     )
     obj = Object(group_id=0, object_id=1, subgroup_id=0, publisher_priority=9)
     session.begin_object(site.stream_id, obj, SIZE, now=site.now)

@@ -4,7 +4,6 @@ Source: MOQT draft 22, Sections 11.3 and 11.4.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Protocol
 
 from kvcs.errors import LocalProtocolError
@@ -98,7 +97,7 @@ class OutgoingStreams:
         request = self._registry.find(request_id)
         if request is None or not request.is_subscription or request.track_alias is None:
             raise LocalProtocolError(f"request {request_id} takes no Subgroup stream")
-        header = replace(header, track_alias=request.track_alias)
+        header = header._replace(track_alias=request.track_alias)
         return self._open(request, header.encode(), _SubgroupWriter(header), priority=priority)
 
     def open_fetch(self, trigger_id: RequestId, *, order: GroupOrder, priority: int) -> StreamId:

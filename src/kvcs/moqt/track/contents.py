@@ -61,13 +61,13 @@ class TrackContents:
     """What readers see of a store; `TrackStore` is what its one writer sees.
 
     Attributes:
-        properties: Track Properties, as they go to subscribers.
         authoritative: The writer is the original publisher.
+        lifetime: Seconds for which a received Object may be served; None is unlimited.
     """
 
     def __init__(self, *, properties: Properties, authoritative: bool) -> None:
-        self.properties = properties
         self.authoritative = authoritative
+        self.properties = properties
         self._index = GroupIndex()
         self._absence = Absence(self._index, authoritative=authoritative)
         self._largest_position = -1
@@ -85,10 +85,16 @@ class TrackContents:
         return self._absence.end
 
     @property
-    def lifetime(self) -> float | None:
-        """Seconds for which a received Object may be served; None is unlimited."""
-        duration_ms = None if self.authoritative else self.properties.max_cache_duration_ms
-        return None if duration_ms is None else duration_ms / 1000
+    def properties(self) -> Properties:
+        """Track Properties, as they go to subscribers."""
+        return self._properties
+
+    @properties.setter
+    def properties(self, properties: Properties) -> None:
+        self._properties = properties
+        # Every look at an Object asks for it.
+        duration_ms = None if self.authoritative else properties.max_cache_duration_ms
+        self.lifetime = None if duration_ms is None else duration_ms / 1000
 
     def time_of_forwarding(self, began: float, *, now: float) -> float:
         """Return the time at which whoever waits has to look at what may have expired.

@@ -6,7 +6,6 @@ local variables and move the reader only when they succeed.
 Source: MOQT draft 22, Section 11.3.
 """
 
-from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
 from kvcs.errors import LocalProtocolError
@@ -49,9 +48,8 @@ def is_subgroup_type(stream_type: int) -> bool:
     return is_known and stream_type & _SUBGROUP_ID_MODE != _SUBGROUP_ID_MODE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubgroupHeader:
-    """Header of a Subgroup stream.
+class SubgroupHeader(NamedTuple):
+    """Header of a Subgroup stream; a tuple, since each stream through a relay makes several.
 
     Attributes:
         track_alias: Track Alias of the subscription.
