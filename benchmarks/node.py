@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Buffer, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,9 @@ from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay.auth import allow_all
 from kvcs.relay.config import RelayConfig, RelayLimits
 from kvcs.relay.disk.config import DiskConfig
+from kvcs.relay.heap import calm_collector
 from kvcs.relay.relay import Relay
-from kvcs.transport.interface import ClientTls, ServerTls
+from kvcs.transport.interface import ClientTls, ServerTls, TransportConfig
 
 SCOPE_KEY = parse_scope_key(bytes(range(32)))
 BLOCK_TOKENS = 64
@@ -97,8 +99,15 @@ class Node:
         """Return the most resident memory so far."""
         return {"peak_mb": peak_memory_mb()}
 
+    def transport_config(self) -> TransportConfig:
+        default = TransportConfig()
+        control = self.settings.get("congestion_control", default.congestion_control)
+        return replace(default, congestion_control=control)
+
     def client_config(self) -> ConnectConfig:
-        return ConnectConfig(tls=ClientTls(ca_file=self.certificate["ca"]))
+        return ConnectConfig(
+            tls=ClientTls(ca_file=self.certificate["ca"]), transport=self.transport_config()
+        )
 
     async def connection(self, port: int) -> Connection:
         return await self.stack.enter_async_context(
@@ -155,7 +164,9 @@ class PublisherNode(Node):
                     "127.0.0.1",
                     settings["port"],
                     lambda connection: self.publisher.attach(connection, announces=False),
-                    config=ServeConfig(tls=server_tls(self.certificate)),
+                    config=ServeConfig(
+                        tls=server_tls(self.certificate), transport=self.transport_config()
+                    ),
                 )
             )
 
@@ -195,6 +206,7 @@ class PublisherNode(Node):
 
 class RelayNode(Node):
     async def open(self) -> None:
+        calm_collector()  # as ``kvcs relay run`` does
         config = RelayConfig(
             tls=server_tls(self.certificate),
             port=self.settings["port"],
@@ -287,6 +299,23 @@ class ConsumerNode(Node):
         for request_id in requests:
             self._connection.cancel(request_id)
         return {"seconds": ended_at - started_at, "bytes": received, "cpu_s": cpu}
+
+    async def within(self, namespace: str, seconds: float) -> dict[str, Any]:
+        """Subscribe to both data tracks and count the payload octets that come in a time."""
+        received = 0
+
+        def count(event: Event) -> None:
+            nonlocal received
+            if isinstance(event, ObjectReceived):
+                received += len(event.obj.payload)
+
+        started_at = time.monotonic()
+        requests = self._subscribe(namespace, count)
+        await asyncio.sleep(seconds)
+        taken = {"seconds": time.monotonic() - started_at, "bytes": received}
+        for request_id in requests:
+            self._connection.cancel(request_id)
+        return taken
 
     async def fetch(self, namespace: str, size: int) -> dict[str, Any]:
         """Fetch both data tracks whole and count payload octets."""
