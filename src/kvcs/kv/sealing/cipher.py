@@ -51,12 +51,20 @@ class TrackCipher:
     Args:
         key: The base key.
         track: Full Track Name.
+
+    Attributes:
+        key: The base key.
+        tag_bytes: Octets by which a ciphertext is longer than its plaintext.
+        max_failures: Failed tags after which it opens nothing more.
     """
 
-    __slots__ = ("_aead", "_salt", "key")
+    __slots__ = ("_aead", "_salt", "key", "max_failures", "tag_bytes")
 
     def __init__(self, key: ObjectKey, track: FullTrackName) -> None:
         self.key = key
+        # Kept here, since a look-up by the suite takes a tenth of an encryption.
+        self.tag_bytes = key.suite.tag_bytes
+        self.max_failures = key.suite.max_failures
         derived, salt = derive(key, track)
         self._aead = key.suite.aead(derived)
         self._salt = int.from_bytes(salt)
@@ -76,8 +84,9 @@ class TrackCipher:
             immutable: Serialized Immutable Properties.
             plaintext: What to encrypt.
         """
+        nonce = (self._salt ^ (group_id << _OBJECT_ID_BITS | object_id)).to_bytes(NONCE_BYTES)
         aad = _PLACE.pack(group_id, object_id, priority) + immutable
-        return self._aead.encrypt(self._nonce(group_id, object_id), plaintext, aad)
+        return self._aead.encrypt(nonce, plaintext, aad)
 
     def decrypt(
         self,
@@ -101,14 +110,11 @@ class TrackCipher:
         Raises:
             InvalidTag: Anything differs.
         """
-        size_bytes = len(ciphertext) - self.key.suite.tag_bytes
+        size_bytes = len(ciphertext) - self.tag_bytes
         if size_bytes < 0:
             raise InvalidTag
         plaintext = buffer_of(size_bytes)
+        nonce = (self._salt ^ (group_id << _OBJECT_ID_BITS | object_id)).to_bytes(NONCE_BYTES)
         aad = _PLACE.pack(group_id, object_id, priority) + immutable
-        self._aead.decrypt_into(self._nonce(group_id, object_id), ciphertext, aad, plaintext)
+        self._aead.decrypt_into(nonce, ciphertext, aad, plaintext)
         return plaintext
-
-    def _nonce(self, group_id: int, object_id: int) -> bytes:
-        counter = group_id << _OBJECT_ID_BITS | object_id
-        return (self._salt ^ counter).to_bytes(NONCE_BYTES)

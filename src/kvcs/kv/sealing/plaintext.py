@@ -69,7 +69,7 @@ def decode_plaintext(plaintext: bytes | bytearray) -> memoryview | None:
     try:
         length, start = decode_vi64(plaintext)
         end = start + length
-        if end > len(plaintext) or not _is_list(plaintext, end):
+        if end != len(plaintext) and (end > len(plaintext) or not _is_list(plaintext, end)):
             return None
     except NeedMore:
         return None
@@ -77,9 +77,7 @@ def decode_plaintext(plaintext: bytes | bytearray) -> memoryview | None:
 
 
 def _is_list(plaintext: bytes | bytearray, offset: int) -> bool:
-    """Tell whether nothing stands at `offset`, or one list that fills the rest."""
-    if offset == len(plaintext):
-        return True
+    """Tell whether one list fills what is left from `offset` on."""
     if plaintext[offset : offset + _TYPE_BYTES] != _LIST.to_bytes(_TYPE_BYTES):
         return False
     length, offset = decode_vi64(plaintext, offset + _TYPE_BYTES)

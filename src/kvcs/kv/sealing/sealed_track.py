@@ -43,6 +43,8 @@ __all__ = (
 KEY_ID_PROPERTY: Final = 0x78
 
 _CIPHER_BLOCK_BYTES: Final = 16
+# Octets of a payload from which new memory costs more than pieces that are put in place.
+_SCRATCH_BYTES: Final = 128 * 1024
 
 
 class SealReason(StrEnum):
@@ -188,7 +190,7 @@ class TrackSealer:
         sealed = self._cipher.encrypt(group_id, object_id, priority, self.immutable, plaintext)
         if group_id > self._group_id:
             self._group_id, self._tags = group_id, {}
-        tag = sealed[-self._cipher.key.suite.tag_bytes :]
+        tag = sealed[-self._cipher.tag_bytes :]
         if self._tags.setdefault(object_id, tag) != tag:
             location = Location(group_id, object_id)
             raise LocalProtocolError(f"another Object was sealed for {location} before")
@@ -245,16 +247,22 @@ class TrackOpener:
         ciphers = self._of(key_id)
         if not ciphers:
             raise _refused(SealReason.UNKNOWN_KEY, f"no object key has Key ID {key_id}")
+        failures = self._failures.get(key_id)
         # Each failure was one of every key with that ID: the weakest one decides.
-        limit = min(cipher.key.suite.max_failures for cipher in ciphers)
-        if self._failures.get(key_id, 0) >= limit:
+        if failures and failures >= min(cipher.max_failures for cipher in ciphers):
             raise _refused(SealReason.EXHAUSTED, f"too many failures with Key ID {key_id}")
-        if sealed.object_id <= MAX_OBJECT_ID:
-            for cipher in ciphers:
-                payload = _decrypted(cipher, sealed, buffer_of)
-                if payload is not None:
-                    return payload
-        self._failures[key_id] = self._failures.get(key_id, 0) + 1
+        group_id, object_id, priority, _, immutable, octets = sealed
+        for cipher in ciphers if object_id <= MAX_OBJECT_ID else ():
+            try:
+                plaintext = cipher.decrypt(
+                    group_id, object_id, priority, immutable, octets, buffer_of
+                )
+            except InvalidTag:
+                continue
+            payload = decode_plaintext(plaintext)
+            if payload is not None:
+                return payload
+        self._failures[key_id] = (failures or 0) + 1
         location = Location(sealed.group_id, sealed.object_id)
         raise _refused(SealReason.SEAL, f"the seal of Object {location} is broken")
 
@@ -270,12 +278,14 @@ class TrackOpener:
 
 
 def _plaintext(parts: Sequence[Buffer], padded_bytes: int, scratch: bytearray | None) -> Octets:
-    length = sum([memoryview(part).nbytes for part in parts])
+    length = 0
+    for part in parts:
+        length += memoryview(part).nbytes
     head = encode_vi64(length)
     missing = padded_bytes - len(head) - length
     filler = (encode_filler(missing),) if missing > 0 else ()
     pieces = (head, *parts, *filler)
-    if scratch is None or filler or len(scratch) < len(head) + length:
+    if length < _SCRATCH_BYTES or scratch is None or filler or len(scratch) < len(head) + length:
         return b"".join(pieces)
     whole = memoryview(scratch)[: len(head) + length]
     offset = 0
@@ -285,17 +295,6 @@ def _plaintext(parts: Sequence[Buffer], padded_bytes: int, scratch: bytearray | 
         whole[offset:end] = octets
         offset = end
     return whole
-
-
-def _decrypted(
-    cipher: TrackCipher, sealed: SealedPayload, buffer_of: Callable[[int], bytearray]
-) -> memoryview | None:
-    group_id, object_id, priority, _, immutable, payload = sealed
-    try:
-        plaintext = cipher.decrypt(group_id, object_id, priority, immutable, payload, buffer_of)
-    except InvalidTag:
-        return None
-    return decode_plaintext(plaintext)
 
 
 def _refused(reason: SealReason, text: str) -> IntegrityError:
