@@ -10,7 +10,7 @@ from importlib import import_module
 
 NAMES = (
     *("codec", "direct", "disk", "fan_out", "foreign", "pipeline", "profile", "relay"),
-    *("secure", "stalled", "tree"),
+    *("secure", "stalled", "tree", "wan"),
 )
 
 

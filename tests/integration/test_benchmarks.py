@@ -66,6 +66,11 @@ SECURE = (
         for figure in ("", "/first_ms", "/all_ms")
     ),
 )
+WAN = tuple(
+    f"wan/{distance}/{control}"
+    for distance in ("clean", "loss_0.1%", "loss_1%")
+    for control in ("newreno", "cubic", "bbr1")
+)
 #: Figures that may be zero or less: memory beyond a bound, differences of CPU time.
 SIGNED = (*STALLED[1:], *(name for name in SECURE if "/sealing" in name))
 #: Figures that stand for themselves.
@@ -131,3 +136,9 @@ def test_disk_prints_its_results():
 @pytest.mark.timeout(200)
 def test_secure_prints_its_results():
     check(measure("secure"), SECURE)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(200)
+def test_wan_prints_its_results():
+    check(measure("wan"), WAN)
