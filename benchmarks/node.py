@@ -17,7 +17,13 @@ from typing import Any
 
 import uvloop
 
-from benchmarks.protection import aes_gcm, consumer_config, publisher_config, seal_calls
+from benchmarks.protection import (
+    aes_gcm,
+    consumer_config,
+    manifest_calls,
+    publisher_config,
+    seal_calls,
+)
 from benchmarks.raw import Forwarder, RawSink, RawSource
 from kvcs.client import Consumer, Publisher
 from kvcs.endpoint.connect import ConnectConfig, connect
@@ -455,9 +461,14 @@ class CipherNode(Node):
         """Run AES-GCM over the plaintexts of so many Objects, there and back."""
         return {"cpu_s": aes_gcm(object_bytes, count), "bytes": object_bytes * count}
 
-    async def calls(self, object_bytes: int, count: int) -> dict[str, Any]:
-        """Encode, seal and open so many Objects; say what that costs beyond those in clear."""
+    async def sealing(self, object_bytes: int, count: int) -> dict[str, Any]:
+        """Seal and open so many Objects."""
         return {"cpu_s": seal_calls(object_bytes, count), "bytes": object_bytes * count}
+
+    async def manifests(self, layers: int, object_bytes: int, blocks: int) -> dict[str, Any]:
+        """Write and read all versions of a manifest, signed and not."""
+        signed, plain = manifest_calls(descriptor(layers, object_bytes), blocks)
+        return {"cpu_s": signed, "plain_cpu_s": plain}
 
 
 ROLES = {

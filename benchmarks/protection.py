@@ -12,25 +12,39 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from benchmarks.method import MIN_ROUNDS
 from kvcs.client import ConsumerConfig, PublisherConfig
-from kvcs.client.layer_encoding import LayerSeal, encode_layer
-from kvcs.client.opening import Opened, WaitingObject
 from kvcs.client.workspace import Workspace
 from kvcs.cose import Algorithm, SigningKey
-from kvcs.kv import HEADER_BYTES, BlockPlace, Component
-from kvcs.kv.sealing import ObjectKey, ObjectKeys, TrackOpener, TrackSealer
-from kvcs.kv.signing import TrustedProducers
-from kvcs.moqt.wire.object import Object
-from kvcs.names import FullTrackName, TrackNamespace
+from kvcs.kv import HEADER_BYTES, BlockPlace, Component, Descriptor
+from kvcs.kv.identity import BlockKey, CompatibilityId, PublicationId, ScopeId
+from kvcs.kv.manifest import Manifest, ManifestCadence, parse_manifest
+from kvcs.kv.naming import PublicationName
+from kvcs.kv.payload import encode_header
+from kvcs.kv.sealing import ObjectKey, ObjectKeys, SealedPayload, TrackOpener, TrackSealer
+from kvcs.kv.segment import Segment
+from kvcs.kv.signing import TrustedProducers, sign_manifest, verify_manifest
+from kvcs.varint import MAX_VI64_BYTES
 
-__all__ = ("PROTECTIONS", "aes_gcm", "consumer_config", "publisher_config", "seal_calls")
+__all__ = (
+    "PROTECTIONS",
+    "aes_gcm",
+    "consumer_config",
+    "manifest_calls",
+    "publisher_config",
+    "seal_calls",
+)
 
 PROTECTIONS = ("none", "signed", "sealed", "signed+sealed")
 
 _OBJECT_KEY = ObjectKey(key_id=1, secret=bytes(range(16)))
-_TRACK = FullTrackName(
-    TrackNamespace((b"kvcs-1", bytes(16), bytes(32), bytes(32), bytes(16))), b"k"
+_NAME = PublicationName(
+    scope_id=ScopeId(bytes(16)),
+    compatibility_id=CompatibilityId(bytes(32)),
+    anchor_key=BlockKey(bytes(32)),
+    publication_id=PublicationId(bytes(16)),
 )
+_TRACK = _NAME.track(b"k.raw.s0")
 _PRIORITY = 12
+_LAYER = 3
 # Octets of all plaintexts together: out of the processor's caches, as in a publication.
 _AT_ONCE_BYTES = 2**25
 
@@ -77,38 +91,97 @@ def aes_gcm(object_bytes: int, count: int) -> float:
 
 
 def seal_calls(object_bytes: int, count: int) -> float:
-    """Return the CPU seconds by which sealing and opening so many Objects exceeds hashing them."""
+    """Return the CPU seconds of sealing so many Objects as a publisher, and of opening them.
+
+    In the same memory as `aes_gcm`, less the copy that puts a payload in clear together too.
+    """
     at_once = _at_once(object_bytes, count)
-    data = [(bytes(bytearray(object_bytes)),) for _ in range(at_once)]
-    first = BlockPlace(
-        component=Component.K, codec=1, layer_index=3, block_index=0, token_start=0, token_count=64
-    )
+    data = [bytes(bytearray(object_bytes)) for _ in range(at_once)]
+    headers = [encode_header(_place(block), octets)[0] for block, octets in enumerate(data)]
+    sealer = TrackSealer(_OBJECT_KEY, _TRACK)
+    opener, workspace = TrackOpener(ObjectKeys([_OBJECT_KEY]), _TRACK), Workspace()
+    scratch = bytearray(HEADER_BYTES + object_bytes + MAX_VI64_BYTES)
 
-    def seal() -> list[tuple[bytes, bytes]]:
-        return encode_layer(first, data, LayerSeal(TrackSealer(_OBJECT_KEY, _TRACK), _PRIORITY))
+    def seal() -> list[bytes]:
+        return [
+            sealer.seal(_LAYER, block, _PRIORITY, header, octets, scratch=scratch)
+            for block, (header, octets) in enumerate(zip(headers, data, strict=True))
+        ]
 
-    in_clear = [memoryview(payload)[HEADER_BYTES:] for payload, _ in encode_layer(first, data)]
-    opener = TrackOpener(ObjectKeys([_OBJECT_KEY]), _TRACK)
-    immutable = TrackSealer(_OBJECT_KEY, _TRACK).immutable
+    def put_together() -> None:
+        end = HEADER_BYTES + object_bytes
+        for header, octets in zip(headers, data, strict=True):
+            scratch[:HEADER_BYTES] = header
+            scratch[HEADER_BYTES:end] = octets
+
+    key_id = _OBJECT_KEY.key_id
     waiting = [
-        WaitingObject(
-            opener,
-            Object(group_id=3, object_id=block, subgroup_id=0, publisher_priority=_PRIORITY),
-            _OBJECT_KEY.key_id,
-            immutable,
-            (octets,),
-            len(octets),
-            _ignore,
-        )
-        for block, (octets, _) in enumerate(seal())
+        SealedPayload(_LAYER, block, _PRIORITY, key_id, sealer.immutable, octets)
+        for block, octets in enumerate(seal())
     ]
-    encoding, sealing, hashing, opening = _medians(
-        lambda: encode_layer(first, data),
-        seal,
-        lambda: [hashlib.sha256(octets).digest() for octets in in_clear],
-        lambda: _open(waiting),
+
+    def open_all() -> None:
+        for one in waiting:
+            payload = opener.open(one, workspace.buffer)
+            buffer = payload.obj
+            payload.release()
+            workspace.give_back(buffer)
+
+    sealing, copying, opening = _medians(seal, put_together, open_all)
+    return (sealing - copying + opening) * count / at_once
+
+
+def manifest_calls(descriptor: Descriptor, blocks: int) -> tuple[float, float]:
+    """Return the CPU seconds that all versions of a manifest take on both sides.
+
+    Each is written by the publisher and read by the consumer, as after every layer that the
+    cadence says.
+
+    Returns:
+        Signed, and not signed.
+    """
+    key, name = _signing_key(), _NAME
+    trusted, versions = TrustedProducers((key.public,)), _versions(descriptor, blocks)
+
+    def signed() -> None:
+        for version, manifest in enumerate(versions):
+            verify_manifest(sign_manifest(manifest, name, version, key), trusted)
+
+    def plain() -> None:
+        for manifest in versions:
+            parse_manifest(manifest.encode())
+
+    one, other = _medians(signed, plain)
+    return one, other
+
+
+def _versions(descriptor: Descriptor, blocks: int) -> list[Manifest]:
+    """Return what a publication of one segment says as it grows."""
+    cadence, tracks = ManifestCadence(), ("k.raw.s0", "v.raw.s0")
+    digests = {track: [hashlib.sha256(b"").digest()] * blocks for track in tracks}
+    segment = Segment(
+        segment=0, first_block=0, blocks=blocks, block_keys_sha256=bytes(32), tracks=tracks
     )
-    return (sealing - encoding + opening - hashing) * count / at_once
+    manifest = Manifest(compat=descriptor).with_segment(segment)
+    versions = [manifest]
+    for layers in range(1, descriptor.layers + 1):
+        segment = segment.with_layer(digests)
+        is_last = layers == descriptor.layers
+        manifest = manifest.with_segment(segment.completed() if is_last else segment)
+        if is_last or cadence.due(layers):
+            versions.append(manifest)
+    return versions
+
+
+def _place(block_index: int) -> BlockPlace:
+    return BlockPlace(
+        component=Component.K,
+        codec=1,
+        layer_index=_LAYER,
+        block_index=block_index,
+        token_start=64 * block_index,
+        token_count=64,
+    )
 
 
 def _at_once(object_bytes: int, count: int) -> int:
@@ -126,18 +199,3 @@ def _medians(*calls: Callable[[], object]) -> list[float]:
             seconds.append(time.process_time() - before)
         rounds.append(seconds)
     return [statistics.median(column) for column in zip(*rounds, strict=True)]
-
-
-def _open(waiting: list[WaitingObject]) -> None:
-    """Open one Object after the other, and use their memory again."""
-    workspace = Workspace()
-    for one in waiting:
-        outcome = one.open(workspace)
-        assert isinstance(outcome, Opened)
-        buffer = outcome.payload.obj
-        outcome.payload.release()
-        workspace.give_back(buffer)
-
-
-def _ignore(_: object) -> None:
-    pass

@@ -4,8 +4,10 @@ Every publication is published anew in each round, so that sealing and hashing c
 are those of publishing and of delivery, both sides. ``plain`` counts octets of Objects, ``digest``
 is the whole consumer, ``signed`` demands a signature, ``sealed`` opens every Object.
 
-``sealing`` is the CPU time by which ``sealed`` exceeds ``digest``, beside AES-GCM of the same
-library over the same Objects, there and back. ``sealing/calls`` is the same without a network.
+``sealing`` is the CPU time of sealing and opening the same Objects, without a network, beside
+AES-GCM of the same library over their plaintexts in the same memory. ``manifests`` is that of
+writing, signing, verifying and reading all versions of the manifest with their lists of digests,
+beside ``digest`` without its manifests.
 """
 
 from contextlib import AsyncExitStack
@@ -18,7 +20,7 @@ from benchmarks.setup import certificate, free_port
 LAYERS = 8
 #: Most octets of one publication, of which each kind has one.
 MAX_BYTES = 2**27
-SIZES = {"32KiB": 32 * 1024, "1MiB": 2**20}
+SIZES = {"32KiB": 32 * 1024, "128KiB": 128 * 1024, "1MiB": 2**20}
 #: The name of each case, how it is protected, and what it is compared with.
 CASES = (
     ("plain", "none", "digest"),
@@ -98,32 +100,38 @@ async def _size(name: str, object_bytes: int, seconds: float) -> list[Result]:
             )
             for case, kind, _ in CASES
         ]
-        *taken, aes_gcm, calls = await compare(
-            [*measures, lambda: alone("aes_gcm"), lambda: alone("calls")], rounds=MIN_ROUNDS
+
+        async def manifests() -> Sample:
+            answer = await cipher.ask(
+                "manifests", layers=LAYERS, object_bytes=object_bytes, blocks=blocks
+            )
+            gb = blocks * per_block / 1e9
+            return {key: answer[key] / gb for key in ("cpu_s", "plain_cpu_s")}
+
+        *taken, aes_gcm, sealing, lists = await compare(
+            [*measures, lambda: alone("aes_gcm"), lambda: alone("sealing"), manifests],
+            rounds=MIN_ROUNDS,
         )
     samples = dict(zip((case for case, _, _ in CASES), taken, strict=True))
+    key = "cpu_s_per_gb"
     return [
         *(
-            Result.of(f"{name}/{case}{ending}", unit, key, samples[case], samples[other])
+            Result.of(f"{name}/{case}{ending}", unit, figure, samples[case], samples[other])
             for case, _, other in CASES
-            for ending, unit, key in (
+            for ending, unit, figure in (
                 ("", "MB/s", "mb_s"),
-                ("/cpu", "CPU s/GB, both sides", "cpu_s_per_gb"),
+                ("/cpu", "CPU s/GB, both sides", key),
             )
         ),
-        Result(name=f"{name}/aes_gcm", value=median(aes_gcm, "cpu_s_per_gb"), unit="CPU s/GB"),
-        _sealing(f"{name}/sealing", _beyond(samples["sealed"], samples["digest"]), aes_gcm),
-        _sealing(f"{name}/sealing/calls", calls, aes_gcm),
+        Result(
+            name=f"{name}/manifests",
+            value=median(lists, "cpu_s"),
+            unit="CPU s/GB, both sides",
+            baseline=median(samples["digest"], key) - median(lists, "plain_cpu_s"),
+        ),
+        Result(name=f"{name}/aes_gcm", value=median(aes_gcm, key), unit="CPU s/GB"),
+        Result.of(f"{name}/sealing", "CPU s/GB", key, sealing, aes_gcm),
     ]
-
-
-def _beyond(samples: list[Sample], others: list[Sample]) -> list[Sample]:
-    key = "cpu_s_per_gb"
-    return [{key: one[key] - other[key]} for one, other in zip(samples, others, strict=True)]
-
-
-def _sealing(name: str, samples: list[Sample], aes_gcm: list[Sample]) -> Result:
-    return Result.of(name, "CPU s/GB", "cpu_s_per_gb", samples, aes_gcm)
 
 
 async def _first_layer(seconds: float) -> list[Result]:

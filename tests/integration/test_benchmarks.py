@@ -48,16 +48,16 @@ DISK = (*SERVED, "disk/write", "disk/read")
 SECURE = (
     *(
         f"secure/{size}/{figure}"
-        for size in ("32KiB", "1MiB")
+        for size in ("32KiB", "128KiB", "1MiB")
         for figure in (
             *(
                 f"{case}{ending}"
                 for case in ("plain", "digest", "signed", "sealed", "signed+sealed")
                 for ending in ("", "/cpu")
             ),
+            "manifests",
             "aes_gcm",
             "sealing",
-            "sealing/calls",
         )
     ),
     *(
@@ -71,8 +71,8 @@ WAN = tuple(
     for distance in ("clean", "loss_0.1%", "loss_1%")
     for control in ("newreno", "cubic", "bbr1")
 )
-#: Figures that may be zero or less: memory beyond a bound, differences of CPU time.
-SIGNED = (*STALLED[1:], *(name for name in SECURE if "/sealing" in name))
+#: Figures that may be zero or less: memory beyond a bound.
+SIGNED = STALLED[1:]
 #: Figures that stand for themselves.
 WITHOUT_BASELINE = {name for name in CODEC if "header" in name or "subscribe" in name} | {
     name for name in (*PIPELINE, *SECURE) if name.endswith(("_ms", "round_trip", "/aes_gcm"))
