@@ -75,7 +75,9 @@ async def _pair(distance: Distance, control: str) -> AsyncGenerator[tuple[Node, 
     files, port, behind = certificate(), free_port(), free_port()
     figures = (distance.rate_mbit_s, distance.rtt_ms, distance.loss)
     link = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "benchmarks.link", str(port), str(behind), *map(str, figures)
+        *(sys.executable, "-m", "benchmarks.link"),
+        *(str(port), "127.0.0.1", str(behind), *map(str, figures)),
+        stdout=asyncio.subprocess.DEVNULL,
     )
     try:
         async with (
