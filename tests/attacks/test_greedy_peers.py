@@ -417,3 +417,41 @@ def test_reader_that_takes_nothing_for_a_while_is_kept():
     _, _, open_sessions = run(never_reading(3, capacity=2**30, reader_timeout=60.0, seconds=40))
 
     assert open_sessions == 5
+
+
+async def listing_never_read(count):
+    """Announce namespaces of 4 KB to two sessions that list all, of which one reads nothing.
+
+    Return the most that waited in all sessions, how many are left, and what the reader saw.
+    """
+    network = MemoryNetwork(profile=LinkProfile(bandwidth=50_000_000))
+    limits = RelayLimits(max_queued_bytes=2**20)
+    config = RelayConfig(tls=TLS, authorize=allow_all, limits=limits)
+    seen, peak, everything = set(), 0, TrackNamespace(())
+    async with AsyncExitStack() as stack:
+        relay = await stack.enter_async_context(Relay(config, transport=network))
+        publisher, greedy, honest = [
+            await stack.enter_async_context(connect(URL, transport=network)) for _ in range(3)
+        ]
+        await greedy.answer(greedy.subscribe_namespace(everything))
+        greedy._transport.stall()
+        listen = lambda e: seen.add(e.suffix) if isinstance(e, ev.NamespaceReceived) else None  # noqa: E731
+        honest.subscribe_namespace(everything, listener=listen)
+        for number in range(count):
+            name = TrackNamespace((b"%04d" % number, *[bytes(1000)] * 4))
+            request_id = publisher.publish_namespace(name)
+            await publisher.answer(request_id)
+            peak = max(peak, sum(end.queued_bytes for end in network.transports))
+            publisher.cancel(request_id)
+        await asyncio.sleep(1.0)
+        sessions = relay.statistics().sessions
+        greedy._transport.kill()
+    return peak, sessions, len(seen)
+
+
+def test_who_lists_everything_and_reads_nothing_is_closed_before_the_budget_is_gone():
+    peak, sessions, seen = run(listing_never_read(2000))
+
+    assert 2**20 < peak <= 2 * (2**20 + 4 * MIN_SHARE_BYTES)
+    assert sessions == 2
+    assert seen == 2000

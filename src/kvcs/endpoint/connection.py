@@ -219,7 +219,7 @@ class Connection(Requester):
             prepare: Called before anything is sent or received, to register listeners; may
                 send requests right after the SETUP. An exception in it ends the session.
         """
-        self._transport.set_listener(self._receive, self._writable)
+        self._transport.set_listener(self._receive, self.wake)
         self.session.start(now=self.now)
         if prepare is None or self._attempt(lambda: prepare(self)):
             self._turn()
@@ -369,11 +369,6 @@ class Connection(Requester):
             self._dispatch(event)
             # At once, since an answer can be a thousand times larger than the request.
             self._flush()
-
-    def _writable(self) -> None:
-        """The transport has room; without anything that waits for it a turn would do nothing."""
-        if not self.outbox.is_idle:
-            self.wake()
 
     def _turn(self) -> None:
         self._turn_due = False

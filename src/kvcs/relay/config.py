@@ -63,6 +63,8 @@ class RelayLimits:
         max_queued_bytes: Octets that wait for subscribers in all sessions together. One
             session has `TransportConfig.high_water_bytes`; when all together have this much,
             each gets no more than `relay.egress.MIN_SHARE_BYTES` until there is room again.
+            Messages count, and where they make it twice as much, the session with most waiting
+            is closed.
         reader_timeout: Seconds that a subscriber may take nothing of what waits for it; then
             its session is closed. Long, since a consumer may compute before it reads on.
         max_namespaces: Advertised namespaces of all sessions together.

@@ -6,6 +6,10 @@ room in it, a session gets what its own transport has room for. When there is no
 still gets enough to have `MIN_SHARE_BYTES` under way, so that those who read go on, however many
 do not. It also knows who has taken nothing for a long time.
 
+Answers and announcements are not granted: who asks for many and reads none makes the sum exceed
+the budget. At twice of it `greediest` names the session that has to go; Objects alone exceed it by
+one for each session at most.
+
 What waits for a session is noted whenever its outbox sends, so the figure of one that drains
 may be too high until its next turn, and never too low.
 """
@@ -62,6 +66,13 @@ class EgressBudget[Key]:
         """Count what was handed to a session."""
         share = self._shares[key]
         self._note(share, share.queued_bytes + size_bytes)
+
+    def greediest(self) -> Key | None:
+        """Return the session with most waiting, if all together have twice what is granted."""
+        granted = self.capacity_bytes + len(self._shares) * MIN_SHARE_BYTES
+        if self.queued_bytes <= 2 * granted:
+            return None
+        return max(self._shares, key=lambda key: self._shares[key].queued_bytes)
 
     def forget(self, key: Key) -> None:
         """Note that a session is over; unknown ones are ignored."""

@@ -326,7 +326,18 @@ class _RelayOutbox(Outbox):
         """Hand Objects to the session, and count their octets."""
         connection, egress = self._connection, self._egress
         granted = egress.grant(connection, connection.queued_bytes, room)
+        self._relieve()
+        if session.is_closed:
+            return 0
         sent = super().send(session, room=granted, now=now)
         egress.sent(connection, sent)
         self._metrics.bytes_out += sent
         return sent
+
+    def _relieve(self) -> None:
+        """Close whoever makes what waits in all sessions exceed its bound."""
+        egress = self._egress
+        while (greedy := egress.greediest()) is not None:
+            egress.forget(greedy)
+            waiting = f"{greedy.queued_bytes} bytes wait for a peer that does not read"
+            greedy.abort(TerminationCode.INTERNAL_ERROR, f"excessive load: {waiting}")

@@ -72,3 +72,18 @@ def test_who_takes_something_between_two_looks_is_not_stalled():
     budget.sent("a", MIB // 2)
 
     assert budget.look("a", MIB, now=50.0) == 0.0
+
+
+def test_whoever_has_most_waiting_goes_when_messages_make_it_twice_what_is_granted():
+    budget = EgressBudget(8 * MIB)
+    for name in ("a", "b"):
+        budget.sent(name, budget.grant(name, 0, 4 * MIB))
+    most = 2 * (8 * MIB + 2 * MIN_SHARE_BYTES) - 4 * MIB
+    budget.grant("b", most, 0)
+    before = budget.greediest()
+
+    budget.grant("b", most + 1, 0)
+
+    assert (before, budget.greediest()) == (None, "b")
+    budget.forget("b")
+    assert budget.greediest() is None
