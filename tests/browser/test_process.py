@@ -4,18 +4,14 @@ Needs the dependency group ``browser``, the program chromium and network namespa
 without.
 """
 
-import os
 import re
 import signal
-import subprocess
-import sys
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tests.browser.chromium import ARGUMENTS, CHROMIUM, card, watched_page
-from tests.integration.children import child_process, first_line
+from tests.integration.children import KVCS, child_process, completed, end, first_line, until
 from tests.integration.network import missing_rights, star
 
 from kvcs.engines.file import SAMPLE_CACHE
@@ -29,8 +25,6 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[2]
-ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("KVCS_")}
-KVCS = (sys.executable, "-m", "kvcs")
 #: The admin listener of the example, on the relay's own machine.
 PAGE = "http://127.0.0.1:4434/"
 
@@ -43,16 +37,9 @@ def place(tmp_path):
     return tmp_path
 
 
-def process(*command):
-    return child_process(command, ENVIRONMENT)
-
-
 def run(*command):
     """Run a command to its good end."""
-    done = subprocess.run(
-        [*map(str, command)], capture_output=True, text=True, env=ENVIRONMENT, timeout=60,
-        check=False,
-    )  # fmt: skip
+    done = completed(*command)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -74,11 +61,11 @@ def test_page_shows_other_machines_and_a_publication_that_outlives_a_killed_rela
     with star("publisher", "consumer") as (hub, publisher, consumer), browser_in(hub, place) as it:
         relay = hub.command(*KVCS, "relay", "run", "--config", place / "relay.toml", "--json")
         url = f"moqt://{hub.address}:4433/"
-        with process(*relay) as running:
+        with child_process(relay) as running:
             member = ("--ca", first_line(running)["ca"], "--scope-key-file", place / "scope.key")
             publish = publisher.command(*KVCS, "publish", SAMPLE_CACHE, "--url", url, *member)
             fetch = consumer.command(*KVCS, "fetch", url, "--like", SAMPLE_CACHE, *member)
-            with process(*publish, "--json") as publishing, watched_page(it) as page:
+            with child_process([*publish, "--json"]) as publishing, watched_page(it) as page:
                 name = first_line(publishing)["publication"]
                 run(*fetch, "-o", place / "one.safetensors")
                 page.goto(PAGE)
@@ -86,15 +73,14 @@ def test_page_shows_other_machines_and_a_publication_that_outlives_a_killed_rela
                 assert publisher.address in page.locator("#session-rows").inner_text()
                 assert card(page, "Sessions").inner_text() == "1"
                 assert not page.faults
-                publishing.send_signal(signal.SIGTERM)
-                publishing.communicate(timeout=60)
+                end(publishing)
                 wait_for_disk(page)
                 page.locator("#namespace-rows tr:has-text('kept')").wait_for()
                 page.get_by_text("Nobody is connected.").wait_for()
             running.send_signal(signal.SIGKILL)
             running.wait()
 
-        with process(*relay) as running, watched_page(it) as page:
+        with child_process(relay) as running, watched_page(it) as page:
             first_line(running)
             page.goto(PAGE)
             row = page.locator("#namespace-rows tr:has-text('kept')")
@@ -128,12 +114,12 @@ def check_publication(page, name, state):
 
 def wait_for_disk(page):
     """Wait until the one publication is on disk, both components and a manifest."""
-    deadline = time.monotonic() + 20
-    while True:
+
+    def written():
         status = page.evaluate("fetch('status.json').then(answer => answer.json())")
         counts, (namespace,) = status["statistics"], status["namespaces"]["shown"]
-        if counts["disk_complete_tracks"] >= 2 and not counts["disk_queued_bytes"]:
-            break
-        assert time.monotonic() < deadline, (counts, namespace)
-        time.sleep(0.1)
+        is_written = counts["disk_complete_tracks"] >= 2 and not counts["disk_queued_bytes"]
+        return (counts, namespace) if is_written else None
+
+    counts, namespace = until(written)
     assert counts["disk_tracks"] == namespace["tracks"] == 3

@@ -10,7 +10,6 @@ comes back, and new consumers at both relays must get what a new publisher bring
 import asyncio
 import json
 import random
-import socket
 import statistics
 import tempfile
 from collections import Counter
@@ -19,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.process import MIB, Actor
+from tests.integration.network import free_port
 
 from kvcs.endpoint.certificate import create_dev_certificate
 
@@ -367,10 +367,3 @@ async def run(seconds, seed):
     if not report.counts["retrieved complete"]:
         report.fault("lost", "nobody got anything")
     return report
-
-
-def free_port():
-    """Return a UDP port that is free now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.chaos.material import DESCRIPTOR as WIDE
 from tests.chaos.material import SCOPE_KEY
 from tests.chaos.process import MIB, Actor
-from tests.chaos.scene import free_port
+from tests.integration.network import free_port
 
 from kvcs.client import Consumer, Publisher
 from kvcs.endpoint.certificate import create_dev_certificate

@@ -1,11 +1,19 @@
-"""Network namespaces joined by cables, for processes that shall not share a machine's loopback."""
+"""Where processes of tests meet: ports of loopback, and network namespaces joined by cables."""
 
 import os
 import shutil
+import socket
 import subprocess
 from contextlib import contextmanager
 
-__all__ = ("Site", "missing_rights", "star")
+__all__ = ("Site", "free_port", "missing_rights", "star")
+
+
+def free_port():
+    """Return a UDP port of loopback, for what takes no port 0 or comes back to the same one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 class Site:

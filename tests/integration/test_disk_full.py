@@ -1,18 +1,23 @@
 """A relay whose disk is really full: a file system of few MiB, in a mount namespace of its own."""
 
+import json
 import shlex
 import shutil
 import subprocess
-import sys
 
 import pytest
-from tests.integration.children import child_process, first_line
-from tests.integration.test_cli import ENVIRONMENT, end, process
-from tests.integration.test_operations import run, status_at, until
+from tests.integration.children import (
+    KVCS,
+    child_process,
+    end,
+    first_line,
+    process,
+    status_at,
+    until,
+)
 
 from kvcs.engines.file import SAMPLE_CACHE
 
-KVCS = (sys.executable, "-m", "kvcs")
 #: The sample has 5.6 MiB.
 SMALL, LARGE = "4m", "64m"
 
@@ -51,14 +56,14 @@ def enlarge(child, disk):
 
 @pytest.mark.timeout(120)
 def test_relay_on_a_full_disk_serves_from_memory_and_writes_again_when_there_is_room(
-    tmp_path, disk
+    run, tmp_path, disk
 ):
     (tmp_path / "relay.toml").write_text(
         f'[disk]\ndirectory = "{disk}"\nretry_interval = "1s"\n'
         '[listen]\nport = 0\n[admin]\nport = 0\n[tls]\ndevelopment_directory = "certificate"\n'
     )
     relay = (*KVCS, "relay", "run", "--config", tmp_path / "relay.toml", "--json")
-    with child_process(on_small_disk(disk, *relay), ENVIRONMENT) as running:
+    with child_process(on_small_disk(disk, *relay)) as running:
         shown = first_line(running)
 
         def exchange(scope):
@@ -68,8 +73,11 @@ def test_relay_on_a_full_disk_serves_from_memory_and_writes_again_when_there_is_
             publish = ("publish", SAMPLE_CACHE, "--url", shown["url"], *member, "--push", "--json")
             with process(*publish) as publisher:
                 first_line(publisher)
-                taking = (*KVCS, "fetch", shown["url"], "--like", SAMPLE_CACHE, *member, "--json")
-                return run(*taking)
+                code, out, err = run(
+                    "fetch", shown["url"], "--like", SAMPLE_CACHE, *member, "--json"
+                )
+                assert code == 0, err
+                return json.loads(out)
 
         def statistics():
             return status_at(shown["admin"])["statistics"]
@@ -82,7 +90,7 @@ def test_relay_on_a_full_disk_serves_from_memory_and_writes_again_when_there_is_
         written = until(
             lambda: (told := statistics())["disk_complete_tracks"] >= 3 and told["disk_writable"]
         )
-        code, _ = end(running)
+        code, _, _ = end(running)
 
     assert [taken["complete"] for taken in (first, again, third)] == [True] * 3
     assert set(full["disk_failures"]) == {"full"}

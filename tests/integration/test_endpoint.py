@@ -5,7 +5,6 @@ import random
 
 import pytest
 
-from kvcs.endpoint.certificate import create_dev_certificate
 from kvcs.endpoint.connect import ConnectConfig, connect
 from kvcs.endpoint.reconnect import Backoff, PersistentConnection
 from kvcs.endpoint.serve import ServeConfig, serve
@@ -21,11 +20,6 @@ GROUPS = 16
 OBJECTS = 4
 OBJECT_BYTES = 300_000
 PATIENCE = 20
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    return create_dev_certificate(tmp_path_factory.mktemp("certificate"))
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """The reference engine with the pretrained model."""
 
+from dataclasses import replace
+
 import pytest
 
 # ruff: noqa: E402 - what needs the group light is imported once it is known to be there
@@ -21,6 +23,8 @@ pytestmark = [
 ]
 
 BLOCK_TOKENS = 16
+LAYERS = 6
+NEW_TOKENS = 8
 PROMPT = (
     "<|im_start|>system\nYou answer in one sentence.<|im_end|>\n<|im_start|>user\n"
     "Paris is the capital of France. Rome is the capital of Italy. Madrid is the capital of "
@@ -59,8 +63,22 @@ def checkpoint():
 
 
 @pytest.fixture(scope="module")
-def engine(checkpoint):
+def whole(checkpoint):
     return ReferenceEngine(checkpoint)
+
+
+@pytest.fixture(scope="module")
+def lower(checkpoint):
+    """The lower layers of the model, which take a fifth of the time; they end no text."""
+    config = replace(checkpoint.config, layers=LAYERS, end_tokens=())
+    names = config.shapes(tied="lm_head.weight" not in checkpoint.weights)
+    weights = {name: checkpoint.weights[name] for name in names}
+    return replace(checkpoint, config=config, weights=weights)
+
+
+@pytest.fixture(scope="module")
+def engine(lower):
+    return ReferenceEngine(lower)
 
 
 @pytest.fixture(scope="module")
@@ -70,11 +88,13 @@ def prompt(engine):
 
 @pytest.fixture(scope="module")
 def expected(engine, prompt):
-    return engine.generate(prompt, new_tokens=16)
+    return engine.generate(prompt, new_tokens=NEW_TOKENS)
 
 
-def test_the_model_knows_what_it_should(engine, expected):
-    assert "Rome" in engine.detokenize(expected.tokens)
+def test_the_model_knows_what_it_should(whole, prompt):
+    generation = whole.generate(prompt, new_tokens=16)
+
+    assert "Rome" in whole.detokenize(generation.tokens)
 
 
 def test_digits_are_tokens_of_their_own(engine):
@@ -92,31 +112,31 @@ def test_tokens_are_equal_with_and_without_reuse(engine, prompt, expected, plan)
     prefix = Prefix(reusable_blocks(len(prompt), block_tokens=BLOCK_TOKENS) * BLOCK_TOKENS)
     engine.prefill(prompt[: prefix.tokens], prefix, plan=plan)
 
-    generation = engine.generate(prompt, new_tokens=16, source=prefix)
+    generation = engine.generate(prompt, new_tokens=NEW_TOKENS, source=prefix)
 
     assert generation.tokens == expected.tokens
     assert generation.reused_tokens == prefix.tokens
-    assert len(generation.layer_waits) == 30
+    assert len(generation.layer_waits) == LAYERS
 
 
 def test_tokens_are_equal_when_the_prefix_is_lost_in_the_middle(engine, prompt, expected):
-    prefix = Prefix(BLOCK_TOKENS, lost=14)
+    prefix = Prefix(BLOCK_TOKENS, lost=LAYERS // 2)
     engine.prefill(prompt[: prefix.tokens], prefix)
 
-    generation = engine.generate(prompt, new_tokens=16, source=prefix)
+    generation = engine.generate(prompt, new_tokens=NEW_TOKENS, source=prefix)
 
     assert generation.tokens == expected.tokens
     assert generation.reused_tokens == 0
-    assert generation.failure.layer_index == 14
+    assert generation.failure.layer_index == LAYERS // 2
 
 
-def test_a_cache_in_bfloat16_gives_equal_tokens_under_the_same_split(checkpoint, prompt):
-    engine = ReferenceEngine(checkpoint, dtype=Dtype.BFLOAT16)
+def test_a_cache_in_bfloat16_gives_equal_tokens_under_the_same_split(lower, prompt):
+    engine = ReferenceEngine(lower, dtype=Dtype.BFLOAT16)
     prefix = Prefix(3 * BLOCK_TOKENS)
     engine.prefill(prompt[: prefix.tokens], prefix)
 
-    reused = engine.generate(prompt, new_tokens=16, source=prefix)
-    computed = engine.generate(prompt, new_tokens=16, plan=PassPlan(split_at=prefix.tokens))
+    reused = engine.generate(prompt, new_tokens=NEW_TOKENS, source=prefix)
+    computed = engine.generate(prompt, new_tokens=NEW_TOKENS, plan=PassPlan(split_at=prefix.tokens))
 
     assert reused.tokens == computed.tokens
 

@@ -7,14 +7,16 @@ from itertools import count
 import pytest
 
 # ruff: noqa: E402 - what needs the group light is imported once it is known to be there
-np = pytest.importorskip("numpy", reason="the dependency group light is not installed")
-tokenizers = pytest.importorskip("tokenizers", reason="the dependency group light is not installed")
+for _module in ("numpy", "tokenizers"):
+    pytest.importorskip(_module, reason="the dependency group light is not installed")
+
+from tests.integration.model import random_checkpoint
 
 from kvcs.client import Consumer, ConsumerConfig, Publisher, PublisherConfig
 from kvcs.endpoint.connect import connect
 from kvcs.endpoint.serve import ServeConfig, serve
 from kvcs.engines.bridge import PrefixMemory, Promise, generate_streaming, publish_prefill
-from kvcs.engines.checkpoint import Checkpoint, LlamaConfig, save_directory
+from kvcs.engines.checkpoint import save_directory
 from kvcs.engines.interface import NO_SPLIT, PassPlan
 from kvcs.engines.registry import load_engine, missing_packages
 from kvcs.errors import DataError
@@ -35,27 +37,8 @@ BLOCKS = reusable_blocks(len(PROMPT), block_tokens=BLOCK_TOKENS)
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
     """A random model, so small that it runs in no time."""
-    config = LlamaConfig(
-        layers=4,
-        hidden=32,
-        intermediate=48,
-        heads=4,
-        kv_heads=2,
-        head_dim=8,
-        vocabulary=90,
-        context=64,
-        rope_theta=10000.0,
-        norm_epsilon=1e-5,
-        end_tokens=(),
-    )
-    random = np.random.default_rng(5)
-    weights = {
-        name: random.standard_normal(shape, np.float32) * 0.3 + (len(shape) == 1)
-        for name, shape in config.shapes(tied=True).items()
-    }
-    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"w": 0}, unk_token="w"))
     path = tmp_path_factory.mktemp("model")
-    save_directory(Checkpoint(config=config, weights=weights, tokenizer=words), path)
+    save_directory(random_checkpoint([f"w{token}" for token in range(90)]), path)
     return path
 
 

@@ -4,12 +4,11 @@ import os
 import re
 import shlex
 import shutil
-import sys
 import threading
 from pathlib import Path
 
 import pytest
-from tests.integration.children import child_process
+from tests.integration.children import ENVIRONMENT, KVCS, child_process
 from tests.integration.secrecy import (
     digests,
     found_in,
@@ -20,7 +19,6 @@ from tests.integration.secrecy import (
 
 import kvcs.cli
 from kvcs.cli.demo.search import forms
-from kvcs.endpoint.certificate import create_dev_certificate
 from kvcs.engines.file import SAMPLE_CACHE, load_cache
 from kvcs.keyring import Purpose, load_ring, load_ring_file
 
@@ -32,7 +30,6 @@ STEP = re.compile(
     r"|<!-- at: (?P<place>[\w-]+)(?:, exit code (?P<code>\d+))? -->\n```\n(?P<block>.*?)```",
     re.DOTALL,
 )
-KVCS = (sys.executable, "-m", "kvcs")
 
 
 class Site:
@@ -41,9 +38,8 @@ class Site:
     def __init__(self, directory, ca):
         directory.mkdir()
         self.directory = directory
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("KVCS_")}
         self.environment = {
-            **inherited,
+            **ENVIRONMENT,
             "HOME": str(directory),
             "XDG_CONFIG_HOME": str(directory / ".config"),
             "KVCS_CA": str(ca),
@@ -65,8 +61,7 @@ class Site:
 
 
 @pytest.fixture
-def sites(tmp_path):
-    certificate = create_dev_certificate(tmp_path / "certificate")
+def sites(tmp_path, certificate):
     found = {
         name: Site(tmp_path / name, certificate.ca_file) for name in ("site-a", "site-b", "relay")
     }

@@ -5,7 +5,6 @@ import asyncio
 from tests.integration.model import BLOCK_TOKENS, small_model
 
 from kvcs.client import Consumer, Publisher
-from kvcs.endpoint.certificate import create_dev_certificate
 from kvcs.endpoint.connect import ConnectConfig, connect
 from kvcs.kv import Component, Layout, ScopeKey
 from kvcs.relay import Relay, RelayConfig, allow_all
@@ -22,8 +21,7 @@ def test_default_grant_of_streams_is_enough_for_both_tracks_of_80_layers():
         assert transport.max_uni_streams >= 2 * LAYERS
 
 
-async def test_consumer_gets_160_groups_that_are_published_at_once(tmp_path):
-    certificate = create_dev_certificate(tmp_path)
+async def test_consumer_gets_160_groups_that_are_published_at_once(certificate):
     config = RelayConfig(tls=certificate.tls, port=0, authorize=allow_all)
     tls = ConnectConfig(tls=ClientTls(ca_file=str(certificate.ca_file)))
     size = Layout(DESCRIPTOR).data_bytes(Component.K, 0) * BLOCKS

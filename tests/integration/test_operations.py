@@ -7,16 +7,29 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from tests.integration.children import child_process, first_line
+from tests.integration.children import (
+    ENVIRONMENT,
+    KVCS,
+    child_process,
+    completed,
+    end,
+    first_line,
+    process,
+    result_of,
+    status_at,
+    until,
+)
 from tests.integration.network import missing_rights, star
 
+from kvcs.admin import AdminConfig
 from kvcs.cli.relay.addresses import own_addresses
 from kvcs.client import Publisher
 from kvcs.endpoint.connect import ConnectConfig, connect
@@ -26,49 +39,15 @@ from kvcs.kv import ScopeKey
 from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.parameters import Parameters
 from kvcs.names import FullTrackName
+from kvcs.relay.drain import _GRACE, _LOOK_INTERVAL
 from kvcs.transport.interface import ClientTls
 
 pytestmark = pytest.mark.timeout(180)
 
 ROOT = Path(__file__).parents[2]
-ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("KVCS_")}
-KVCS = (sys.executable, "-m", "kvcs")
-
-
-def process(*command):
-    """A process that does not outlive the block."""
-    return child_process(command, ENVIRONMENT)
-
-
-def run(*command, code=0):
-    """Run a command to its end; return the JSON of its output."""
-    done = subprocess.run(
-        [*map(str, command)],
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return json.loads(done.stdout) if done.stdout.startswith("{") else done.stdout
-
-
-def end(child, number=signal.SIGTERM):
-    """Ask a process to end; return its exit code, and the rest of its output and log."""
-    child.send_signal(number)
-    out, err = child.communicate(timeout=60)
-    assert "Traceback" not in err
-    return child.returncode, out, err
-
-
-def until(seen, seconds=20.0):
-    """Wait until something is there, and return it."""
-    deadline = time.monotonic() + seconds
-    while not (found := seen()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
+ADMIN_PORT = AdminConfig().port
+#: By then a relay that waits for nobody is gone.
+LEAVES_WITHIN = _GRACE + 2 * _LOOK_INTERVAL
 
 
 @pytest.fixture
@@ -86,30 +65,29 @@ def config(place):
 
 
 @pytest.fixture
-def local(place):
+def local(certificate_directory):
     """What starts a relay on free ports of this machine."""
-    return (*KVCS, "relay", "run", "--json", "--port", 0, "--admin-port", 0, "--dev-cert", place)
+    ports = ("--port", 0, "--admin-port", 0)
+    return ("relay", "run", "--json", *ports, "--dev-cert", certificate_directory)
 
 
 @pytest.mark.skipif(bool(reason := missing_rights()), reason=reason or "none")
 def test_example_serves_other_machines_and_its_page_shows_them(place, config):
     with star("publisher", "consumer") as (hub, publisher, consumer):
         relay = hub.command(*KVCS, "relay", "run", "--config", config, "--json")
-        with process(*relay) as running:
+        with child_process(relay) as running:
             shown = first_line(running)
             url = f"moqt://{hub.address}:4433/"
             member = ("--ca", shown["ca"], "--scope-key-file", place / "scope.key")
             publish = publisher.command(*KVCS, "publish", SAMPLE_CACHE, "--url", url, "--json")
-            with process(*publish, *member, "--timeout", "20s") as publishing:
+            with child_process([*publish, *member, "--timeout", "20s"]) as publishing:
                 published = first_line(publishing)
-                fetched = run(
-                    *consumer.command(*KVCS, "fetch", url, "--like", SAMPLE_CACHE, *member),
-                    *("-o", place / "out.safetensors", "--json"),
-                )
-                status = run(*hub.command(*KVCS, "relay", "status", "--json"))
+                wanted = ("--like", SAMPLE_CACHE, "-o", place / "out.safetensors", "--json")
+                fetched = result_of(consumer.command(*KVCS, "fetch", url, *member, *wanted))
+                status = result_of(hub.command(*KVCS, "relay", "status", "--json"))
                 # The admin listener is for the relay's own machine.
-                unreachable = consumer.command(*KVCS, "relay", "status", "--admin-url")
-                run(*unreachable, f"http://{hub.address}:4434/", code=5)
+                elsewhere = ("--admin-url", f"http://{hub.address}:4434/")
+                result_of(consumer.command(*KVCS, "relay", "status", *elsewhere), code=5)
                 end(publishing)
             _, _, log = end(running)
 
@@ -127,18 +105,22 @@ def test_example_serves_other_machines_and_its_page_shows_them(place, config):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_relay_drains_and_ends_well(place, local, number):
+def test_relay_drains_and_ends_well_and_says_what_it_did(place, local, number):
     with process(*local, "--drain-timeout", "2s") as running:
         shown = first_line(running)
         member = ("--ca", shown["ca"], "--scope-key-file", place / "scope.key")
-        publish = (*KVCS, "publish", SAMPLE_CACHE, "--url", shown["url"], *member, "--json")
-        with process(*publish) as publishing:
-            first_line(publishing)
-            until(lambda: namespaces_at(shown["admin"]))
+        publishing = ("publish", SAMPLE_CACHE, "--url", shown["url"], *member, "--json")
+        with process(*publishing) as publisher:
+            first_line(publisher)
+            until(lambda: status_at(shown["admin"])["namespaces"]["shown"])
             code, out, log = end(running, number)
 
     assert code == 0
-    assert json.loads(out)["event"] == "stopped"
+    assert shown["event"] == "listening"
+    assert shown["url"].startswith("moqt://127.0.0.1:")
+    last = json.loads(out)
+    assert last["event"] == "stopped"
+    assert last["statistics"]["sessions_opened"] == 1
     assert "relay drains" in log
 
 
@@ -149,9 +131,8 @@ def test_second_signal_does_not_wait(place, local):
             began = time.monotonic()
             running.send_signal(signal.SIGTERM)
             until(lambda: not is_ready(shown["admin"]))
-            # Long enough for a relay that waits for nobody to be gone.
-            time.sleep(2)
-            assert running.poll() is None
+            with pytest.raises(subprocess.TimeoutExpired):
+                running.wait(LEAVES_WITHIN)
             code, _, _ = end(running)
 
     assert code == 130
@@ -203,35 +184,38 @@ def silent(place):
     return file
 
 
-def status_at(admin, code=0):
-    return run(*KVCS, "relay", "status", "--admin-url", admin, "--json", code=code)
-
-
-def namespaces_at(admin):
-    return status_at(admin)["namespaces"]["shown"]
-
-
 def is_ready(admin):
-    done = subprocess.run(
-        [*KVCS, "relay", "status", "--admin-url", admin, "--json"],
-        capture_output=True,
-        env=ENVIRONMENT,
-        timeout=60,
-        check=False,
-    )
-    return done.returncode == 0
+    try:
+        with urllib.request.urlopen(f"{admin}readyz", timeout=20):
+            return True
+    except urllib.error.HTTPError as error:
+        error.close()
+        return False
 
 
-def test_relay_without_its_admin_port_runs_all_the_same(place):
-    command = (*KVCS, "relay", "run", "--json", "--port", 0, "--dev-cert", place)
-    with process(*command) as first:
-        shown = first_line(first)
-        with process(*command) as second:
-            other = first_line(second)
-            code, _, log = end(second)
+@contextlib.contextmanager
+def taken_port(port=0):
+    """A TCP port of this machine that somebody has while the block runs."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):  # then somebody else has it
+            holder.bind(("127.0.0.1", port))
+            holder.listen()
+        yield port or holder.getsockname()[1]
 
-    assert (code, other["admin"]) == (0, None)
-    assert shown["admin"] is None or "no admin listener" in log
+
+@pytest.fixture
+def without_admin_port(certificate_directory):
+    return ("relay", "run", "--json", "--port", 0, "--dev-cert", certificate_directory)
+
+
+def test_relay_without_its_admin_port_runs_all_the_same(without_admin_port):
+    with taken_port(ADMIN_PORT), process(*without_admin_port) as running:
+        shown = first_line(running)
+        code, _, log = end(running)
+
+    assert (code, shown["admin"]) == (0, None)
+    assert "no admin listener" in log
 
 
 @pytest.mark.parametrize(
@@ -242,76 +226,65 @@ def test_relay_without_its_admin_port_runs_all_the_same(place):
         ("--admin-host", "no host"),
     ],
 )
-def test_admin_listener_that_was_asked_for_and_cannot_be_had_is_an_error(local, flags):
-    with process(*local) as first:
-        port = first_line(first)["admin"].rstrip("/").rpartition(":")[2]
+def test_admin_listener_that_was_asked_for_and_cannot_be_had_is_an_error(
+    run, without_admin_port, flags
+):
+    with taken_port() as port:
+        code, _, err = run(*without_admin_port, *(flag.format(port=port) for flag in flags))
 
-        done = refused(*local, *(flag.format(port=port) for flag in flags))
-
-    assert done.returncode == 2
-    error = json.loads(done.stderr.splitlines()[-1])["error"]
+    assert code == 2
+    error = json.loads(err.splitlines()[-1])["error"]
     assert error["message"].startswith("admin")
 
 
-def test_default_admin_port_that_is_named_is_asked_for(place):
-    command = (*KVCS, "relay", "run", "--json", "--port", 0, "--dev-cert", place)
-    with socket.socket() as other:
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with contextlib.suppress(OSError):  # then somebody else has it
-            other.bind(("127.0.0.1", 4434))
-            other.listen()
+def test_default_admin_port_that_is_named_is_asked_for(run, without_admin_port):
+    with taken_port(ADMIN_PORT):
+        code, _, err = run(*without_admin_port, "--admin-port", ADMIN_PORT)
 
-        done = refused(*command, "--admin-port", 4434)
-
-    assert done.returncode == 2
-    assert "cannot listen on TCP 127.0.0.1:4434" in done.stderr
+    assert code == 2
+    assert f"cannot listen on TCP 127.0.0.1:{ADMIN_PORT}" in err
 
 
-def refused(*command):
-    """Run a relay that does not start."""
-    return subprocess.run(
-        [*map(str, command)],
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-        timeout=60,
-        check=False,
-    )
+@pytest.fixture(scope="module")
+def everywhere(tmp_path_factory):
+    """A relay on all interfaces: what it says of itself."""
+    directory = tmp_path_factory.mktemp("everywhere")  # its certificate has more names
+    arguments = ("relay", "run", "--json", "--port", 0, "--admin-port", 0)
+    anywhere = ("--host", "0.0.0.0", "--allow-anyone")
+    with process(*arguments, *anywhere, "--dev-cert", directory) as running:
+        yield first_line(running)
 
 
-def test_address_of_all_interfaces_is_shown_as_one_that_clients_can_use(local):
-    with process(*local, "--host", "0.0.0.0", "--allow-anyone") as running:
-        url = urlsplit(first_line(running)["url"])
+def test_address_of_all_interfaces_is_shown_as_one_that_clients_can_use(everywhere):
+    url = urlsplit(everywhere["url"])
 
     assert url.hostname != "0.0.0.0"
     assert url.hostname in {*own_addresses(), "localhost"}
     assert url.port
 
 
-def test_top_draws_on_a_terminal_and_leaves_it_as_it_was(local):
-    with process(*local) as running:
-        admin = first_line(running)["admin"]
-        ours, theirs = os.openpty()
-        command = [*KVCS, "top", "--admin-url", admin, "--interval", "200ms"]
-        child = subprocess.Popen(
-            command,
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env={**ENVIRONMENT, "TERM": "xterm", "COLUMNS": "100", "LINES": "40"},
-        )
-        os.close(theirs)
-        drawn = b""
-        with child:
-            deadline = time.monotonic() + 20
-            while b"hit ratio" not in drawn and time.monotonic() < deadline:
-                drawn += os.read(ours, 65536)
-            child.send_signal(signal.SIGINT)
-            with contextlib.suppress(OSError):  # the other end is closed
-                while rest := os.read(ours, 65536):
-                    drawn += rest
-            child.wait(timeout=20)
-        os.close(ours)
+def test_top_draws_on_a_terminal_and_leaves_it_as_it_was(everywhere):
+    ours, theirs = os.openpty()
+    command = [*KVCS, "top", "--admin-url", everywhere["admin"], "--interval", "200ms"]
+    child = subprocess.Popen(
+        command,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**ENVIRONMENT, "TERM": "xterm", "COLUMNS": "100", "LINES": "40"},
+    )
+    os.close(theirs)
+    drawn = b""
+    with child:
+        deadline = time.monotonic() + 20
+        while b"hit ratio" not in drawn and time.monotonic() < deadline:
+            drawn += os.read(ours, 65536)
+        child.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # the other end is closed
+            while rest := os.read(ours, 65536):
+                drawn += rest
+        child.wait(timeout=20)
+    os.close(ours)
 
     assert child.returncode == 0
     assert b": ready" in drawn
@@ -325,21 +298,19 @@ def test_publication_survives_its_publisher_and_a_killed_relay(place, config):
     with star("publisher", "consumer") as (hub, publisher, consumer):
         relay = hub.command(*KVCS, "relay", "run", "--config", config, "--json")
         url = f"moqt://{hub.address}:4433/"
-        with process(*relay) as running:
+        with child_process(relay) as running:
             member = ("--ca", first_line(running)["ca"], "--scope-key-file", place / "scope.key")
             publish = publisher.command(*KVCS, "publish", SAMPLE_CACHE, "--url", url, *member)
-            run(*publish, "--push", "--exit-when-delivered", "--json")
+            result_of([*publish, "--push", "--exit-when-delivered", "--json"])
             status = hub.command(*KVCS, "relay", "status", "--json")
-            until(lambda: is_on_disk(run(*status)))
+            until(lambda: is_on_disk(completed(*status)))
             running.send_signal(signal.SIGKILL)
             running.wait()
-        with process(*relay) as running:
+        with child_process(relay) as running:
             first_line(running)
-            fetched = run(
-                *consumer.command(*KVCS, "fetch", url, "--like", SAMPLE_CACHE, *member),
-                *("-o", place / "out.safetensors", "--json"),
-            )
-            shown = run(*status)
+            wanted = ("--like", SAMPLE_CACHE, "-o", place / "out.safetensors", "--json")
+            fetched = result_of(consumer.command(*KVCS, "fetch", url, *member, *wanted))
+            shown = result_of(status)
             end(running)
 
     assert fetched["complete"]
@@ -351,8 +322,11 @@ def test_publication_survives_its_publisher_and_a_killed_relay(place, config):
     assert (namespace["is_listed"], namespace["publishers"]) == (True, 0)
 
 
-def is_on_disk(status):
-    """Tell whether the whole publication is on disk."""
+def is_on_disk(shown):
+    """Tell whether the whole publication is on disk, as ``kvcs relay status`` has shown it."""
+    if shown.returncode:  # it is busy
+        return False
+    status = json.loads(shown.stdout)
     counts = status["statistics"]
     (namespace,) = status["namespaces"]["shown"]
     is_whole = namespace["complete_tracks"] == namespace["tracks"] == 3

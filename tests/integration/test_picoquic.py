@@ -8,7 +8,6 @@ import sys
 import pytest
 from aiopquic.quic.configuration import QuicConfiguration
 
-from kvcs.endpoint.certificate import create_dev_certificate
 from kvcs.errors import CertificateRefused, ConfigError, ConnectFailed, DraftRefused, TransportError
 from kvcs.transport.interface import (
     CONGESTION_CONTROLS,
@@ -26,11 +25,6 @@ from kvcs.transport.picoquic import PicoquicFactory
 
 MIB = 1 << 20
 PATIENCE = 15
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    return create_dev_certificate(tmp_path_factory.mktemp("certificate"))
 
 
 class Ear:

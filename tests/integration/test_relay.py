@@ -7,7 +7,6 @@ import pytest
 from tests.integration.model import BLOCK_TOKENS, small_model
 
 from kvcs.client import Consumer, Publisher
-from kvcs.endpoint.certificate import create_dev_certificate
 from kvcs.endpoint.connect import ConnectConfig, connect
 from kvcs.errors import RequestErrorCode, RequestRejected
 from kvcs.kv import Component, Layout, ScopeKey
@@ -23,11 +22,6 @@ PATIENCE = 20
 # Slower than a consumer needs to subscribe, so that one joins in the middle.
 PACE = 0.2
 QUICK = TransportConfig(idle_timeout=2, connect_timeout=2)
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    return create_dev_certificate(tmp_path_factory.mktemp("certificate"))
 
 
 def tensor(component, layer_index):

@@ -8,7 +8,6 @@ import pytest
 from tests.integration.model import BLOCK_TOKENS, small_model
 
 from kvcs.client import Consumer, Publisher
-from kvcs.endpoint.certificate import create_dev_certificate
 from kvcs.endpoint.connect import ConnectConfig, connect
 from kvcs.errors import RequestErrorCode, RequestRejected
 from kvcs.kv import KVSP_PROVISIONAL, MANIFEST, Component, Layout, ScopeKey
@@ -34,11 +33,6 @@ def by_scope(access):
     if len(fields) >= 2 and fields[0] == b"kvcs-1" and fields[1] in opened:
         return None
     return RequestErrorCode.UNAUTHORIZED
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    return create_dev_certificate(tmp_path_factory.mktemp("certificate"))
 
 
 @pytest.fixture

@@ -23,16 +23,10 @@ from tests.integration.secrecy import (
 )
 
 from kvcs.cli.demo.search import search
-from kvcs.endpoint.certificate import create_dev_certificate
 
 pytestmark = pytest.mark.timeout(90)
 
 PATIENCE = 40
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    return create_dev_certificate(tmp_path_factory.mktemp("certificate"))
 
 
 @pytest.fixture

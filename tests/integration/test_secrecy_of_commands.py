@@ -15,12 +15,11 @@ import secrets
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import urllib.request
 
 import pytest
-from tests.integration.children import child_process, first_line
+from tests.integration.children import ENVIRONMENT, KVCS, child_process, first_line
 from tests.integration.secrecy import (
     digests,
     found_in,
@@ -37,8 +36,6 @@ from kvcs.keyring import load_ring
 
 pytestmark = pytest.mark.timeout(120)
 
-KVCS = (sys.executable, "-m", "kvcs")
-ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("KVCS_")}
 DEBUG = ("--log-level", "DEBUG")
 
 

@@ -7,9 +7,10 @@ import random
 import pytest
 
 # ruff: noqa: E402 - what needs the group light is imported once it is known to be there
-np = pytest.importorskip("numpy", reason="the dependency group light is not installed")
-tokenizers = pytest.importorskip("tokenizers", reason="the dependency group light is not installed")
+for _module in ("numpy", "tokenizers"):
+    pytest.importorskip(_module, reason="the dependency group light is not installed")
 
+from tests.integration.model import random_checkpoint
 from tests.integration.secrecy import (
     BLOCK_TOKENS,
     BLOCKS,
@@ -22,9 +23,8 @@ from tests.integration.secrecy import (
     sealed_world,
 )
 
-from kvcs.endpoint.certificate import create_dev_certificate
 from kvcs.engines.bridge import publish_prefill
-from kvcs.engines.checkpoint import Checkpoint, LlamaConfig, save_directory
+from kvcs.engines.checkpoint import save_directory
 from kvcs.engines.recording import record_cache
 from kvcs.engines.registry import load_engine
 from kvcs.kv import Layout
@@ -37,37 +37,18 @@ WORDS = [f"word{number:04d}" for number in range(5000)]
 
 @pytest.fixture
 def model(tmp_path):
-    """The directory of a model that is small and has a name, and the prompt in words."""
-    config = LlamaConfig(
-        layers=LAYERS,
-        hidden=32,
-        intermediate=48,
-        heads=4,
-        kv_heads=2,
-        head_dim=8,
-        vocabulary=len(WORDS) + 1,
-        context=64,
-        rope_theta=10000.0,
-        norm_epsilon=1e-5,
-        end_tokens=(),
-    )
-    chance = np.random.default_rng()
-    weights = {
-        name: chance.standard_normal(shape, np.float32) * 0.3 + (len(shape) == 1)
-        for name, shape in config.shapes(tied=True).items()
-    }
-    known = {word: number for number, word in enumerate(WORDS)} | {"?": len(WORDS)}
-    words = tokenizers.Tokenizer(tokenizers.models.WordLevel(known, unk_token="?"))
-    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    """The directory of a model that is small and has a name."""
     path = tmp_path / "places-of-models" / "Verysecretmodel-135M"
     path.mkdir(parents=True)
-    save_directory(Checkpoint(config=config, weights=weights, tokenizer=words), path)
+    save_directory(random_checkpoint([*WORDS, "?"], layers=LAYERS), path)
     return path
 
 
-async def test_neither_a_model_nor_its_prompt_is_named(model, tmp_path, caplog, monkeypatch):
+async def test_neither_a_model_nor_its_prompt_is_named(
+    model, certificate, tmp_path, caplog, monkeypatch
+):
     debug_log(caplog, monkeypatch)
-    scene = Scene(sealed_world(), create_dev_certificate(tmp_path), tmp_path / "disk")
+    scene = Scene(sealed_world(), certificate, tmp_path / "disk")
     words = random.sample(WORDS[1000:], BLOCKS * BLOCK_TOKENS + 1)
     engine = load_engine("reference", model)
     tokens = engine.tokenize(" ".join(words))

@@ -14,16 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.integration.children import child_process, first_line
+from tests.integration.children import (
+    ENVIRONMENT,
+    KVCS,
+    child_process,
+    end,
+    first_line,
+    result_of,
+    until,
+    wait_for,
+)
 from tests.integration.network import Site, missing_rights, star
-from tests.integration.test_cli import ENVIRONMENT, end, wait_for
-from tests.integration.test_operations import run, until
 
-import kvcs.cli
 from kvcs.engines.file import SAMPLE_CACHE
 
 ROOT = Path(__file__).parents[2]
-KVCS = (sys.executable, "-m", "kvcs")
 URL = "moqt://127.0.0.1:4433/"
 #: Mbit/s, milliseconds for a round trip, and the part of the packets that is lost.
 RATE, ROUND_TRIP, LOSS = 100, 80, 0.01
@@ -84,16 +89,17 @@ class Sites:
 
     def status(self):
         """Return what the relay of site b says of itself."""
-        return run(*self.b.command(sys.executable, "-I", "-c", ASK))
-
-
-def command(*words):
-    assert kvcs.cli._run([str(word) for word in words]) == 0
+        return result_of(self.b.command(sys.executable, "-I", "-c", ASK))
 
 
 @pytest.fixture
-def place(tmp_path):
+def place(tmp_path, run):
     """Scope keys, a token key with its public part, and the tokens that it made."""
+
+    def command(*words):
+        code, _, err = run(*words)
+        assert code == 0, err
+
     ring = ("--keys", tmp_path / "ring")
     for scope_key in (HELD, CUT):
         (tmp_path / f"{scope_key}.key").write_text(scope_key)
@@ -137,9 +143,9 @@ def sites(place):
 def test_link_is_cut_while_a_cache_is_produced(sites, tmp_path):
     outs = [tmp_path / f"{number}.safetensors" for number in range(3)]
     with sites.publish(HELD, 0.0):
-        run(*sites.fetch(HELD, outs[0]))
+        result_of(sites.fetch(HELD, outs[0]))
     with (
-        child_process(sites.fetch(CUT, outs[1]), ENVIRONMENT) as consumer,
+        child_process(sites.fetch(CUT, outs[1])) as consumer,
         sites.publish(CUT, PACE) as publisher,
     ):
         before = sites.status()["statistics"]["objects_in"]
@@ -147,7 +153,7 @@ def test_link_is_cut_while_a_cache_is_produced(sites, tmp_path):
         with sites.link_down():
             down_at = time.monotonic()
             # It goes on with what it has, and notices that its parent is gone.
-            held = run(*sites.fetch(HELD, outs[2]))
+            held = result_of(sites.fetch(HELD, outs[2]))
             until(lambda: not sites.status()["upstreams"][0]["is_used"])
             up_at = time.monotonic()
         text, log = consumer.communicate(timeout=60)

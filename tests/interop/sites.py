@@ -6,7 +6,6 @@ cache survives.
 
 import asyncio
 import os
-import socket
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from aiomoqt.client import MOQTClient
 from aiomoqt.server import MOQTServer
 from aiomoqt.types import MOQTMessageType
+from tests.integration.network import free_port
 
 from kvcs.client import Publisher
 from kvcs.client.signal import Signal
@@ -53,7 +53,6 @@ __all__ = (
     "client_config",
     "dialing",
     "foreign_relay",
-    "free_port",
     "listening",
     "relay_of",
     "relayed",
@@ -170,13 +169,6 @@ def client_config(certificate: Certificate) -> ConnectConfig:
 def url(port: int) -> str:
     """Where our clients find a port."""
     return f"moqt://{HOST}:{port}/"
-
-
-def free_port() -> int:
-    """A UDP port for a server that takes no port 0."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind((HOST, 0))
-        return probe.getsockname()[1]
 
 
 @asynccontextmanager
