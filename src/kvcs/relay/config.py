@@ -49,6 +49,10 @@ class RelayLimits:
             `SessionLimits.max_namespaces`; requests for more are refused with EXCESSIVE_LOAD.
             Each is decided by the policy, so that a few octets that ask for thousands cost the
             relay much.
+        max_withdrawal_rate: Namespaces a second that one session may take back, or say twice, after
+            as many as it may have announced. A publisher that goes on is refused new ones with
+            EXCESSIVE_LOAD; a parent is left. Each is told to everybody who asked for its prefix. A
+            relay announces no faster to its own parent.
         max_receive_rate: Octets a second that one session may send, after a burst of one
             second's worth; a publisher that is faster is closed, since it would push out what
             others published.
@@ -107,6 +111,7 @@ class RelayLimits:
     max_request_rate: float = 1000.0
     max_request_burst: int = 4096
     max_listing_rate: float = 5000.0
+    max_withdrawal_rate: float = 500.0
     max_receive_rate: int = _GIB
     max_window_bytes: int = 512 * _MIB
     max_partial_bytes: int = 512 * _MIB

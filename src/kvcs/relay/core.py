@@ -229,10 +229,7 @@ class RelayCore:
         """Refuse what comes faster than the limits allow, and close a session that goes on."""
         now = self._now
         if peer.requests.is_flooded:
-            self.metrics.sessions_flooded += 1
-            reason = "excessive load: a flood of requests"
-            peer.session.close(TerminationCode.INTERNAL_ERROR, reason, now=now)
-            peer.wake()
+            self.close_flood(peer, "requests", now=now)
             return
         if isinstance(event, PublishSkippedReceived | StateNotified):
             return  # It has no answer, and is not heard.
@@ -241,6 +238,15 @@ class RelayCore:
             self._refuse_update(peer, event, listener, refusal)
         else:
             self.refuse(peer, event.request_id, refusal, now=now)
+
+    def close_flood(self, peer: Peer, what: str, *, now: float) -> None:
+        """Close the session of a peer that goes on far beyond what it may do."""
+        if peer.session.is_closed:
+            return
+        self.metrics.sessions_flooded += 1
+        reason = f"excessive load: a flood of {what}"
+        peer.session.close(TerminationCode.INTERNAL_ERROR, reason, now=now)
+        peer.wake()
 
     def _refuse_update(
         self, peer: Peer, event: UpdateReceived, listener: Listener | None, refusal: Refusal

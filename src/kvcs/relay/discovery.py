@@ -72,6 +72,10 @@ class _Host(Protocol):
         """Answer a request with REQUEST_ERROR."""
         ...
 
+    def close_flood(self, peer: Peer, what: str, *, now: float) -> None:
+        """Close the session of a peer that goes on far beyond what it may do."""
+        ...
+
     def schedule(self, deadline: float, alarm: Callable[[float], None]) -> None:
         """Call `alarm` with the time when `deadline` has passed."""
         ...
@@ -160,8 +164,10 @@ class Discovery:
             len(namespaces) >= limits.max_namespaces
             or namespaces.advertisements(peer.id) >= limits.max_namespaces_per_session
         ):
-            refusal = Refusal(RequestErrorCode.EXCESSIVE_LOAD, "too many namespaces")
-            self._host.refuse(peer, event.request_id, refusal, now=now)
+            self._refuse_load(peer, event.request_id, "too many namespaces", now)
+            return
+        if not peer.withdrawals.admit(0, now=now):
+            self._refuse_load(peer, event.request_id, "namespaces come and go too fast", now)
             return
         route = peer.route(event.request_id)
         peer.session.accept(event.request_id, now=now)
@@ -176,8 +182,13 @@ class Discovery:
             peer.session.accept_update(route.request_id, now=now)
             peer.wake()
         else:
+            peer.withdrawals.admit(1, now=now)
             peer.forget(route.request_id)
             self.announce(self.namespaces.withdraw(route), now=now)
+
+    def _refuse_load(self, peer: Peer, request_id: RequestId, reason: str, now: float) -> None:
+        refusal = Refusal(RequestErrorCode.EXCESSIVE_LOAD, reason)
+        self._host.refuse(peer, request_id, refusal, now=now)
 
     def _subscribe_namespace(
         self, peer: Peer, event: SubscribeNamespaceReceived, now: float
@@ -188,8 +199,7 @@ class Discovery:
             len(self.namespaces.subscribed_by(peer.id)) + unanswered
             >= self._host.limits.max_prefixes_per_session
         ):
-            refusal = Refusal(RequestErrorCode.EXCESSIVE_LOAD, "too many prefixes")
-            self._host.refuse(peer, event.request_id, refusal, now=now)
+            self._refuse_load(peer, event.request_id, "too many prefixes", now)
             return
         self._unanswered[route] = []
         peer.follow(event.request_id, partial(self._follow_namespace_subscriber, peer, route))
@@ -308,8 +318,7 @@ class Discovery:
     def _subscribe_tracks(self, peer: Peer, event: SubscribeTracksReceived, now: float) -> None:
         route = peer.route(event.request_id)
         if len(self._track_prefixes.of_peer(peer.id)) >= self._host.limits.max_prefixes_per_session:
-            refusal = Refusal(RequestErrorCode.EXCESSIVE_LOAD, "too many prefixes")
-            self._host.refuse(peer, event.request_id, refusal, now=now)
+            self._refuse_load(peer, event.request_id, "too many prefixes", now)
             return
         try:
             self._track_prefixes.add(route, event.prefix)

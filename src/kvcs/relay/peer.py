@@ -68,6 +68,7 @@ class Peer:
         responder: What this peer is served.
         requests: How fast it sends requests.
         listings: How fast it has namespaces listed.
+        withdrawals: How fast it takes namespaces back that it announced.
         going_away: The peer sent GOAWAY; it gets no new requests.
         busy_until: Until then it serves no more FETCHes than it does, as it said.
         tokens: Authorization tokens of the peer's SETUP.
@@ -100,6 +101,7 @@ class Peer:
         "session",
         "tokens",
         "told",
+        "withdrawals",
     )
 
     def __init__(
@@ -113,6 +115,8 @@ class Peer:
         self.requests = LeakyBucket(limits.max_request_rate, burst=limits.max_request_burst)
         most_listed = limits.session.max_namespaces
         self.listings = LeakyBucket(limits.max_listing_rate, burst=most_listed)
+        most_announced = most_listed if is_parent else limits.max_namespaces_per_session
+        self.withdrawals = LeakyBucket(limits.max_withdrawal_rate, burst=most_announced)
         self.going_away = False
         self.busy_until = 0.0
         self.tokens: tuple[Token, ...] = ()

@@ -16,8 +16,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
+from kvcs.endpoint.rate import LeakyBucket
 from kvcs.errors import LocalProtocolError
 from kvcs.moqt.session.actions import RequestId
 from kvcs.moqt.session.events import (
@@ -36,6 +37,10 @@ from kvcs.relay.prefix_requests import PrefixRequests, retry_wait
 
 __all__ = ("Upward",)
 
+# Seconds without announcements once too much was taken back, and at least before one that was
+# refused is repeated.
+_PAUSE: Final = 1.0
+
 type Then = Callable[[float], None]
 
 
@@ -49,6 +54,10 @@ class _Host(Protocol):
 
     def schedule(self, deadline: float, alarm: Callable[[float], None]) -> None:
         """Call `alarm` with the time when `deadline` has passed."""
+        ...
+
+    def close_flood(self, peer: Peer, what: str, *, now: float) -> None:
+        """Close the session of a peer that goes on far beyond what it may do."""
         ...
 
 
@@ -100,6 +109,11 @@ class Upward:
         self._interests = PrefixRequests[_Interest]()
         self._announced: dict[TrackNamespace, RequestId] = {}
         self._is_pruning = False
+        limits = host.limits
+        self._withdrawals = LeakyBucket(
+            limits.max_withdrawal_rate, burst=limits.max_upstream_namespaces
+        )
+        self._is_pausing = False
 
     def __repr__(self) -> str:
         return (
@@ -144,7 +158,7 @@ class Upward:
         parent = self.parent
         if parent is None or namespace in self._announced or not parent.is_available:
             return
-        if len(self._announced) >= self._host.limits.max_upstream_namespaces:
+        if len(self._announced) >= self._host.limits.max_upstream_namespaces or self._pauses(now):
             return
         try:
             request_id = parent.session.publish_namespace(namespace, now=now)
@@ -162,14 +176,31 @@ class Upward:
         if parent.session.is_active(request_id):
             parent.session.cancel(request_id, now=now)
             parent.wake()
+        self._withdrawals.admit(1, now=now)
         self._publish_waiting(now)
 
     def _publish_waiting(self, now: float) -> None:
-        """Announce what had no room; the earliest first."""
+        """Announce what had no room or came too fast; the earliest first."""
         for namespace in self._namespaces.local():
             if len(self._announced) >= self._host.limits.max_upstream_namespaces:
                 return
+            if self._is_pausing:
+                return
             self._publish(namespace, now)
+
+    def _pauses(self, now: float) -> bool:
+        """Tell whether nothing is announced now, since so much was taken back just before.
+
+        The parent counts how fast its sessions do that, and all publishers here share this one.
+        """
+        if not self._is_pausing and not self._withdrawals.admit(0, now=now):
+            self._is_pausing = True
+            self._host.schedule(now + _PAUSE, self._go_on)
+        return self._is_pausing
+
+    def _go_on(self, now: float) -> None:
+        self._is_pausing = False
+        self._publish_waiting(now)
 
     def _receive_announced(
         self, parent: Peer, namespace: TrackNamespace, event: Event, now: float
@@ -179,7 +210,8 @@ class Upward:
                 self._announced.pop(namespace, None)
                 retry_after = getattr(event, "retry_after", None)
                 if retry_after is not None:
-                    self._host.schedule(now + retry_after, partial(self._retry, parent, namespace))
+                    wait = max(retry_after, _PAUSE)
+                    self._host.schedule(now + wait, partial(self._retry, parent, namespace))
             case _:
                 pass
 
@@ -264,11 +296,12 @@ class Upward:
             case RequestAccepted():
                 self._answer(interest, now)
             case NamespaceReceived():
-                self._list(interest, prefix.joined(event.suffix), now)
+                self._receive_namespace(parent, interest, prefix.joined(event.suffix), now)
             case NamespaceDoneReceived():
                 namespace = prefix.joined(event.suffix)
                 interest.listed.discard(namespace)
                 self._unlist({namespace}, now)
+                self._count_withdrawal(parent, now)
             case RequestRejected() | RequestCancelled():
                 self._receive_refusal(prefix, event, now)
             case _:
@@ -321,10 +354,19 @@ class Upward:
 
     # The parent's list.
 
-    def _list(self, interest: _Interest, namespace: TrackNamespace, now: float) -> None:
+    def _receive_namespace(
+        self, parent: Peer, interest: _Interest, namespace: TrackNamespace, now: float
+    ) -> None:
+        if namespace in interest.listed and namespace not in interest.inherited:
+            self._count_withdrawal(parent, now)
         interest.listed.add(namespace)
         interest.inherited.discard(namespace)
         self._announce(self._namespaces.list_remote(namespace), now)
+
+    def _count_withdrawal(self, parent: Peer, now: float) -> None:
+        """Leave a parent whose namespaces come and go without end."""
+        if not parent.withdrawals.admit(1, now=now):
+            self._host.close_flood(parent, "namespaces", now=now)
 
     def _unlist(self, namespaces: set[TrackNamespace], now: float) -> None:
         for namespace in sorted(namespaces, key=lambda namespace: namespace.fields):
