@@ -11,13 +11,21 @@ the budget. At twice of it `greediest` names the session that has to go; Objects
 one for each session at most.
 
 What waits for a session is noted whenever its outbox sends, so the figure of one that drains
-may be too high until its next turn, and never too low.
+may be too high until its next turn, and never too low. Where a session gets less than its transport
+would take, the figures of all others are looked at anew (`recount`), and it comes back soon: no
+transport tells that so little has drained.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ("MIN_SHARE_BYTES", "EgressBudget")
+__all__ = ("LOOK_INTERVAL", "MAX_LOOK_INTERVAL", "MIN_SHARE_BYTES", "EgressBudget")
+
+LOOK_INTERVAL: Final = 0.02
+"""Seconds after which a session that got too little looks again, and all are counted anew."""
+MAX_LOOK_INTERVAL: Final = 1.0
+"""The same for a session that takes nothing: the interval doubles up to this."""
 
 # Two Objects of 128 KiB, or the piece in which the transport takes larger ones.
 MIN_SHARE_BYTES: Final = 256 * 1024
@@ -44,6 +52,7 @@ class EgressBudget[Key]:
         self.capacity_bytes = capacity_bytes
         self.queued_bytes = 0
         self._shares: dict[Key, _Share] = {}
+        self._recounted_at = -LOOK_INTERVAL
 
     def __repr__(self) -> str:
         return f"<EgressBudget {self.queued_bytes}/{self.capacity_bytes} of {len(self._shares)}>"
@@ -62,6 +71,11 @@ class EgressBudget[Key]:
         left = max(0, self.capacity_bytes - self.queued_bytes)
         return min(room, max(least, left))
 
+    def share(self, key: Key) -> int:
+        """Return what is known to wait for a session."""
+        share = self._shares.get(key)
+        return 0 if share is None else share.queued_bytes
+
     def sent(self, key: Key, size_bytes: int) -> None:
         """Count what was handed to a session."""
         share = self._shares[key]
@@ -73,6 +87,18 @@ class EgressBudget[Key]:
         if self.queued_bytes <= 2 * granted:
             return None
         return max(self._shares, key=lambda key: self._shares[key].queued_bytes)
+
+    def recount(self, queued_bytes: Callable[[Key], int], *, now: float) -> None:
+        """Note what waits for every session, but for what was looked at a moment ago.
+
+        Args:
+            queued_bytes: Tells it of one session.
+            now: Monotonic seconds.
+        """
+        if now >= self._recounted_at + LOOK_INTERVAL:
+            self._recounted_at = now
+            for key, share in self._shares.items():
+                self._note(share, queued_bytes(key))
 
     def forget(self, key: Key) -> None:
         """Note that a session is over; unknown ones are ignored."""

@@ -28,7 +28,7 @@ from kvcs.relay.circle import SECRET_BYTES
 from kvcs.relay.config import RelayConfig
 from kvcs.relay.core import RelayCore
 from kvcs.relay.disk.opened import opened_disk
-from kvcs.relay.egress import EgressBudget
+from kvcs.relay.egress import LOOK_INTERVAL, MAX_LOOK_INTERVAL, EgressBudget
 from kvcs.relay.heap import Heap, glibc_trim
 from kvcs.relay.namespaces import PeerId
 from kvcs.relay.report import Reporter, UpstreamReport
@@ -321,23 +321,53 @@ class _RelayOutbox(Outbox):
         self._connection = connection
         self._metrics = metrics
         self._egress = egress
+        self._look_at: float | None = None
+        self._look_interval = LOOK_INTERVAL
+
+    def next_deadline(self) -> float | None:
+        """Return when `send` is due even without room or news, in monotonic seconds."""
+        deadline, look_at = super().next_deadline(), self._look_at
+        if deadline is None or look_at is None:
+            return deadline if look_at is None else look_at
+        return min(deadline, look_at)
 
     def send(self, session: Session, *, room: int, now: float) -> int:
         """Hand Objects to the session, and count their octets."""
         connection, egress = self._connection, self._egress
+        before = egress.share(connection)
         granted = egress.grant(connection, connection.queued_bytes, room)
-        self._relieve()
+        if granted < room:
+            egress.recount(_queued_bytes, now=now)
+            granted = egress.grant(connection, connection.queued_bytes, room)
+        self._relieve(now)
         if session.is_closed:
             return 0
         sent = super().send(session, room=granted, now=now)
         egress.sent(connection, sent)
         self._metrics.bytes_out += sent
+        self._look_at = None
+        if granted < room and not self.is_idle:
+            goes_on = bool(sent) or egress.share(connection) < before
+            self._look_again(goes_on, now)
         return sent
 
-    def _relieve(self) -> None:
+    def _look_again(self, goes_on: bool, now: float) -> None:  # noqa: FBT001
+        """Come back soon, or less and less often for a reader that stands still."""
+        interval = LOOK_INTERVAL if goes_on else 2 * self._look_interval
+        self._look_interval = min(interval, MAX_LOOK_INTERVAL)
+        self._look_at = now + self._look_interval
+
+    def _relieve(self, now: float) -> None:
         """Close whoever makes what waits in all sessions exceed its bound."""
         egress = self._egress
+        if egress.greediest() is not None:
+            # Nobody goes for what has drained in silence.
+            egress.recount(_queued_bytes, now=now)
         while (greedy := egress.greediest()) is not None:
             egress.forget(greedy)
             waiting = f"{greedy.queued_bytes} bytes wait for a peer that does not read"
             greedy.abort(TerminationCode.INTERNAL_ERROR, f"excessive load: {waiting}")
+
+
+def _queued_bytes(connection: Connection) -> int:
+    return connection.queued_bytes

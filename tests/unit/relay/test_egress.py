@@ -1,6 +1,6 @@
 """What waits for all subscribers together."""
 
-from kvcs.relay.egress import MIN_SHARE_BYTES, EgressBudget
+from kvcs.relay.egress import LOOK_INTERVAL, MIN_SHARE_BYTES, EgressBudget
 
 MIB = 2**20
 
@@ -87,3 +87,25 @@ def test_whoever_has_most_waiting_goes_when_messages_make_it_twice_what_is_grant
     assert (before, budget.greediest()) == (None, "b")
     budget.forget("b")
     assert budget.greediest() is None
+
+
+def test_what_has_drained_in_silence_is_found_when_all_are_counted_anew():
+    budget = EgressBudget(8 * MIB)
+    waiting = {}
+    for name in ("a", "b"):
+        waiting[name] = budget.grant(name, 0, 4 * MIB)
+        budget.sent(name, waiting[name])
+    waiting["a"] = 0
+    assert budget.grant("c", 0, 4 * MIB) == MIN_SHARE_BYTES
+
+    budget.recount(lambda name: waiting.get(name, 0), now=10.0)
+
+    assert (budget.share("a"), budget.share("b")) == (0, 4 * MIB)
+    waiting["c"] = budget.grant("c", 0, 4 * MIB)
+    assert waiting["c"] == 4 * MIB
+    budget.sent("c", waiting["c"])
+    waiting["b"] = 0
+    budget.recount(lambda name: waiting.get(name, 0), now=10.0 + LOOK_INTERVAL / 2)
+    assert budget.share("b") == 4 * MIB
+    budget.recount(lambda name: waiting.get(name, 0), now=10.0 + LOOK_INTERVAL)
+    assert budget.share("b") == 0
