@@ -20,6 +20,7 @@ from kvcs.relay import (
     RelayLimits,
     RelayStatistics,
     TokenPolicy,
+    VerificationBudget,
     allow_all,
     deny_all,
 )
@@ -32,6 +33,7 @@ def of_one_scope(access: Access) -> RequestErrorCode | None:
     assert_type(access.namespace, TrackNamespace)
     assert_type(access.track_name, bytes | None)
     assert_type(access.tokens, tuple[Token, ...])
+    assert_type(access.budget, VerificationBudget | None)
     return None if access.tokens else RequestErrorCode.UNAUTHORIZED
 
 

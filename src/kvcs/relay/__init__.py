@@ -7,6 +7,7 @@ from kvcs.relay.auth import (
     Authorize,
     Decision,
     Grant,
+    VerificationBudget,
     allow_all,
     deny_all,
 )
@@ -43,6 +44,7 @@ __all__ = (
     "TokenPolicy",
     "TrackReport",
     "UpstreamReport",
+    "VerificationBudget",
     "allow_all",
     "deny_all",
 )

@@ -30,7 +30,14 @@ from kvcs.moqt.session.events import (
     UpdateReceived,
 )
 from kvcs.names import FullTrackName, TrackNamespace
-from kvcs.relay.auth import Access, AccessAction, Authorize, Decision, Grant
+from kvcs.relay.auth import (
+    Access,
+    AccessAction,
+    Authorize,
+    Decision,
+    Grant,
+    VerificationBudget,
+)
 from kvcs.relay.config import RelayLimits
 from kvcs.relay.namespaces import reserved_code
 from kvcs.relay.peer import Peer
@@ -65,6 +72,11 @@ class _Host(Host, Protocol):
     @property
     def limits(self) -> RelayLimits:
         """Bounds."""
+        ...
+
+    @property
+    def now(self) -> float:
+        """Monotonic seconds."""
         ...
 
 
@@ -105,7 +117,7 @@ class Admission:
             Whether it goes on. For a prefix that is hidden it does, and nothing comes of it.
         """
         access = _access(event)
-        code = self.judge(peer, access)
+        code = self._judge_request(peer, access)
         if code is None or isinstance(code, Grant):
             self._grant(peer, event.request_id, access, code, now)
             return True
@@ -134,7 +146,7 @@ class Admission:
         if event.parameters.track_namespace_prefix is not None:
             return None
         renewed = replace(access, tokens=tokens)
-        code = self.judge(peer, renewed)
+        code = self._judge_request(peer, renewed)
         if code is None or isinstance(code, Grant):
             self._grant(peer, event.request_id, renewed, code, now)
             return None
@@ -149,7 +161,7 @@ class Admission:
             return None
         tokens = event.parameters.authorization_tokens or access.tokens
         moved = replace(access, namespace=prefix, tokens=tokens, is_hidden=False)
-        code = self.judge(peer, moved)
+        code = self._judge_request(peer, moved)
         if code is None or isinstance(code, Grant):
             self._grant(peer, event.request_id, moved, code, now)
             return None
@@ -192,6 +204,11 @@ class Admission:
             through=request_id,
         )
         return access if self._may_see(peer, access) else None
+
+    def _judge_request(self, peer: Peer, access: Access) -> Decision:
+        """Decide what a peer asks for now; what its tokens may cost is bounded."""
+        budget = VerificationBudget(peer.useless_tokens, self._host.now)
+        return self.judge(peer, replace(access, budget=budget))
 
     def _grant(
         self,

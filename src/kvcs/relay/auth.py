@@ -7,15 +7,25 @@ Source: MOQT draft 22, Sections 8.9 and 15; KVCS, "Relay Considerations".
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from kvcs.endpoint.rate import LeakyBucket
 from kvcs.errors import RequestErrorCode
 from kvcs.moqt.session.actions import RequestId
 from kvcs.moqt.wire.token import Token
 from kvcs.names import TrackNamespace
 
-__all__ = ("Access", "AccessAction", "Authorize", "Decision", "Grant", "allow_all", "deny_all")
+__all__ = (
+    "Access",
+    "AccessAction",
+    "Authorize",
+    "Decision",
+    "Grant",
+    "VerificationBudget",
+    "allow_all",
+    "deny_all",
+)
 
 
 class AccessAction(StrEnum):
@@ -28,6 +38,37 @@ class AccessAction(StrEnum):
     SUBSCRIBE = "subscribe"
     FETCH = "fetch"
     TRACK_STATUS = "track-status"
+
+
+class VerificationBudget:
+    """Useless tokens that one session may have verified: some at once, and so many a second.
+
+    Verifying costs the relay far more than making a token that is useless.
+    """
+
+    __slots__ = ("_bucket", "_now")
+
+    def __init__(self, bucket: LeakyBucket, now: float) -> None:
+        """Ask for a session.
+
+        Args:
+            bucket: What its useless tokens fill.
+            now: Monotonic seconds.
+        """
+        self._bucket = bucket
+        self._now = now
+
+    def __repr__(self) -> str:
+        return f"<VerificationBudget {self._bucket}>"
+
+    @property
+    def is_left(self) -> bool:
+        """Whether one more token may be verified."""
+        return self._bucket.admit(0, now=self._now)
+
+    def note_useless(self) -> None:
+        """Count a token that was verified and cannot be used."""
+        self._bucket.admit(1, now=self._now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +84,9 @@ class Access:
         until: When it is to be decided again, in monotonic seconds; None for never. For the
             relay's own use, as is the next one.
         through: The SUBSCRIBE_TRACKS that a PUBLISH of the relay answers.
+        budget: What its tokens may cost. A policy that verifies tokens asks it before it verifies
+            one that it does not know, and where nothing is left refuses with EXCESSIVE_LOAD; None
+            where a decision is made again, and nobody asked for it.
     """
 
     action: AccessAction
@@ -52,6 +96,7 @@ class Access:
     is_hidden: bool = False
     until: float | None = None
     through: RequestId | None = None
+    budget: VerificationBudget | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +112,8 @@ class Grant:
 
 type Decision = RequestErrorCode | Grant | None
 """None allows for good, a `Grant` for a time, a code refuses: UNAUTHORIZED,
-MALFORMED_AUTH_TOKEN, EXPIRED_AUTH_TOKEN, or DOES_NOT_EXIST to hide that there is anything."""
+MALFORMED_AUTH_TOKEN, EXPIRED_AUTH_TOKEN, EXCESSIVE_LOAD where `Access.budget` has nothing left, or
+DOES_NOT_EXIST to hide that there is anything."""
 
 type Authorize = Callable[[Access], Decision]
 """A policy. It is asked before anything is looked up, and knows nothing of what exists."""

@@ -49,6 +49,11 @@ class RelayLimits:
             `SessionLimits.max_namespaces`; requests for more are refused with EXCESSIVE_LOAD.
             Each is decided by the policy, so that a few octets that ask for thousands cost the
             relay much.
+        max_useless_token_rate: Tokens a second of one session that are verified and cannot be used.
+            Where more come, tokens that the policy does not know are not looked at, and requests
+            that need them are refused with EXCESSIVE_LOAD: verifying one takes about 0.1 ms, making
+            a useless one nothing.
+        max_useless_token_burst: The same at once.
         max_withdrawal_rate: Namespaces a second that one session may take back, or say twice, after
             as many as it may have announced. A publisher that goes on is refused new ones with
             EXCESSIVE_LOAD; a parent is left. Each is told to everybody who asked for its prefix. A
@@ -111,6 +116,8 @@ class RelayLimits:
     max_request_rate: float = 1000.0
     max_request_burst: int = 4096
     max_listing_rate: float = 5000.0
+    max_useless_token_rate: float = 5.0
+    max_useless_token_burst: int = 32
     max_withdrawal_rate: float = 500.0
     max_receive_rate: int = _GIB
     max_window_bytes: int = 512 * _MIB

@@ -68,6 +68,7 @@ class Peer:
         responder: What this peer is served.
         requests: How fast it sends requests.
         listings: How fast it has namespaces listed.
+        useless_tokens: How fast it brings tokens that are verified and cannot be used.
         withdrawals: How fast it takes namespaces back that it announced.
         going_away: The peer sent GOAWAY; it gets no new requests.
         busy_until: Until then it serves no more FETCHes than it does, as it said.
@@ -101,6 +102,7 @@ class Peer:
         "session",
         "tokens",
         "told",
+        "useless_tokens",
         "withdrawals",
     )
 
@@ -117,6 +119,9 @@ class Peer:
         self.listings = LeakyBucket(limits.max_listing_rate, burst=most_listed)
         most_announced = most_listed if is_parent else limits.max_namespaces_per_session
         self.withdrawals = LeakyBucket(limits.max_withdrawal_rate, burst=most_announced)
+        self.useless_tokens = LeakyBucket(
+            limits.max_useless_token_rate, burst=limits.max_useless_token_burst
+        )
         self.going_away = False
         self.busy_until = 0.0
         self.tokens: tuple[Token, ...] = ()

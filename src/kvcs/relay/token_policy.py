@@ -5,7 +5,8 @@ what is asked is enough, and the one that lasts longest counts; tokens that cann
 harm beside it. Otherwise the refusal says as much as the peer knows itself: that its token has
 expired, or cannot be read. What came of a token is remembered by its digest, since every request
 of a session brings the same one: its claims, or in a memory of its own, which strangers fill, why
-it cannot be used. The token itself is not kept.
+it cannot be used. The token itself is not kept. A session that brings ever new useless ones has
+them verified only as fast as its budget lets it; tokens that are known do not need it.
 
 Source: draft-ietf-moq-c4m-01, Sections 2 and 7; MOQT draft 22, Section 8.9.
 """
@@ -18,7 +19,7 @@ from typing import Final
 
 from kvcs.c4m import TOKEN_TYPE, Action, Claims, TokenConfig, TokenKey, TokenVerifier
 from kvcs.errors import NotAuthentic, RequestErrorCode, TokenRefused
-from kvcs.relay.auth import Access, AccessAction, Decision, Grant
+from kvcs.relay.auth import Access, AccessAction, Decision, Grant, VerificationBudget
 
 __all__ = (
     "MAX_KNOWN_TOKENS",
@@ -54,7 +55,10 @@ _WORTH: Final = (
     RequestErrorCode.MALFORMED_AUTH_TOKEN,
     RequestErrorCode.EXPIRED_AUTH_TOKEN,
     RequestErrorCode.UNAUTHORIZED,
+    RequestErrorCode.EXCESSIVE_LOAD,
 )
+# Reason of a token that was not looked at, which may be a good one.
+_UNVERIFIED: Final = "load"
 
 
 class TokenPolicy:
@@ -115,7 +119,7 @@ class TokenPolicy:
             NotAuthentic: No key of ours made it.
             TokenRefused: It cannot be used, or does not allow this.
         """
-        claims = self._claims(token)
+        claims = self._claims(token, access.budget)
         self._verifier.check(claims, wall=wall)
         for action in _NEEDS[access.action]:
             if not any(
@@ -125,7 +129,7 @@ class TokenPolicy:
         left = self._verifier.end(claims) - wall
         return min(left, claims.revalidation or RECHECK_INTERVAL, RECHECK_INTERVAL)
 
-    def _claims(self, token: bytes) -> Claims:
+    def _claims(self, token: bytes, budget: VerificationBudget | None) -> Claims:
         """Return the claims of a token, which is verified once.
 
         Raises:
@@ -141,9 +145,13 @@ class TokenPolicy:
         if reason is not None:
             self._refused.move_to_end(digest)
             raise TokenRefused(reason, "the token was refused before")
+        if budget is not None and not budget.is_left:
+            raise TokenRefused(_UNVERIFIED, "too many useless tokens came before")
         try:
             claims = self._verifier.open(token)
         except (NotAuthentic, TokenRefused) as error:
+            if budget is not None:
+                budget.note_useless()
             _remember(self._refused, digest, error.reason, MAX_REFUSED_TOKENS)
             raise
         _remember(self._known, digest, claims, MAX_KNOWN_TOKENS)
@@ -162,6 +170,8 @@ def _remember[Value](
 def _code(reason: str) -> RequestErrorCode:
     if reason == "expired":
         return RequestErrorCode.EXPIRED_AUTH_TOKEN
+    if reason == _UNVERIFIED:
+        return RequestErrorCode.EXCESSIVE_LOAD
     if reason in _MALFORMED:
         return RequestErrorCode.MALFORMED_AUTH_TOKEN
     return RequestErrorCode.UNAUTHORIZED

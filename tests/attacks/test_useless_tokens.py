@@ -1,0 +1,143 @@
+"""Ever new tokens that no key of the relay made: each costs a verification, and is free to make.
+
+A session has some verified, and then only so many a second; the rest is refused unseen. Tokens that
+are known, those of other sessions, and what is decided again without being asked go on as before.
+"""
+
+import pytest
+from tests.attacks.guarded import UNAUTHORIZED, Guarded, raw
+from tests.unit.relay.world import BLOCKS, whole
+
+from kvcs.c4m import Role, TokenVerifier
+from kvcs.cose import Algorithm, SigningKey
+from kvcs.errors import RequestErrorCode
+from kvcs.moqt.session import events as ev
+from kvcs.moqt.wire.filters import LocationFilter
+from kvcs.moqt.wire.parameters import Parameters
+from kvcs.relay import RelayLimits
+
+EXCESSIVE_LOAD = RequestErrorCode.EXCESSIVE_LOAD
+BURST = RelayLimits().max_useless_token_burst
+RATE = RelayLimits().max_useless_token_rate
+FORGER = SigningKey(b"signer", Algorithm.ES256, bytes(31) + b"\x09")
+
+
+@pytest.fixture
+def guarded():
+    return Guarded()
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """The tokens that are verified."""
+    opened = []
+    verify = TokenVerifier.open
+
+    def counted(verifier, token):
+        opened.append(token)
+        return verify(verifier, token)
+
+    monkeypatch.setattr(TokenVerifier, "open", counted)
+    return opened
+
+
+def useless(guarded, number):
+    """A token that says what a good one says, and that another key made under the same name."""
+    return guarded.token(Role.CONSUMER, 1000.0 + number, key=FORGER)
+
+
+@pytest.mark.parametrize("kind", ["fetch", "subscribe", "subscribe_namespace", "publish"])
+def test_a_session_has_as_many_verified_as_the_limit_and_then_at_its_rate(guarded, opened, kind):
+    for number in range(2 * BURST):
+        answer = guarded.answer(kind, useless(guarded, number))
+        known = (UNAUTHORIZED, "", None, None)
+        assert answer == (known if number <= BURST else (EXCESSIVE_LOAD, "", 1.0, None))
+    assert len(opened) == BURST + 1
+
+    guarded.world.pass_time(2.0)
+    for number in range(BURST):
+        guarded.code(kind, useless(guarded, 10_000 + number))
+
+    assert len(opened) == BURST + 1 + 2 * RATE
+    guarded.assert_untouched()
+
+
+def test_ones_that_no_one_could_read_count_too(guarded, opened):
+    for number in range(2 * BURST):
+        guarded.code("fetch", raw(b"\xd2" + number.to_bytes(2)))
+
+    assert len(opened) == BURST + 1
+
+
+def test_useless_tokens_beside_a_good_one_count_and_the_good_one_does_not_need_them(
+    guarded, opened
+):
+    good, member = guarded.token(Role.CONSUMER), guarded.world.client()
+    for number in range(BURST):
+        some = [useless(guarded, 10 * number + each) for each in range(7)]
+        request_id = guarded.ask("fetch", good, *some, client=member)
+        assert member.objects(request_id)[:BLOCKS] == whole(1)
+
+    assert len(opened) == 1 + BURST + 1
+    assert guarded.code("fetch", guarded.token(Role.CONSUMER, 999.0), client=member) == (
+        EXCESSIVE_LOAD
+    )
+    guarded.world.pass_time(1.0)
+    request_id = guarded.ask("fetch", guarded.token(Role.CONSUMER, 999.0), client=member)
+    assert member.objects(request_id)[:BLOCKS] == whole(1)
+
+
+def test_updates_count_like_requests(guarded, opened):
+    member = guarded.world.client()
+    good = guarded.token(Role.CONSUMER)
+    opened.clear()
+    for number in range(2 * BURST):
+        asked = Parameters(
+            authorization_tokens=(good,), location_filter=LocationFilter.next_object()
+        )
+        request_id = member.subscribe(asked)
+        update = Parameters(authorization_tokens=(useless(guarded, number),))
+        member.send(member.session.update, request_id, update)
+        (refused,) = member.of(request_id, ev.UpdateRejected)
+        assert refused.code == (UNAUTHORIZED if number <= BURST else EXCESSIVE_LOAD)
+
+    assert len(opened) == 1 + BURST + 1
+
+
+def test_one_that_is_known_to_be_useless_costs_nothing_again(guarded, opened):
+    token = useless(guarded, 0)
+
+    for _ in range(10 * BURST):
+        assert guarded.code("fetch", token) == UNAUTHORIZED
+
+    assert len(opened) == 1
+
+
+def test_ever_new_good_tokens_are_all_verified(guarded, opened):
+    member = guarded.world.client()
+    for number in range(3 * BURST):
+        token = guarded.token(Role.CONSUMER, 500.0 + number)
+        request_id = guarded.ask("fetch", token, client=member)
+        assert member.objects(request_id)[:BLOCKS] == whole(1)
+
+    assert len(opened) == 3 * BURST
+
+
+def test_what_runs_is_decided_again_whatever_the_session_did(guarded):
+    """A key is withdrawn: everything is verified again, also for who has nothing left."""
+    member, runs = guarded.world.client(), []
+    for number in range(2 * BURST):
+        key = guarded.signer if number % 2 else guarded.mac
+        token = guarded.token(Role.CONSUMER, 500.0 + number, key=key)
+        asked = Parameters(
+            authorization_tokens=(token,), location_filter=LocationFilter.next_object()
+        )
+        runs.append(member.subscribe(asked))
+    for number in range(2 * BURST):
+        guarded.code("fetch", useless(guarded, number), client=member)
+
+    guarded.withdraw(guarded.signer.public)
+
+    active = [member.session.is_active(request_id) for request_id in runs]
+    assert active == [True, False] * BURST
+    assert guarded.ended == {"UNAUTHORIZED": BURST}
