@@ -336,6 +336,49 @@ def test_peer_that_opens_streams_and_ends_none_is_closed_at_its_limit(count, is_
     assert run(scenario()) is is_closed
 
 
+async def many_open_streams(sessions, total):
+    """Open streams in many sessions, each within its bound, beside a publisher and a consumer."""
+    network = MemoryNetwork(profile=LinkProfile(bandwidth=50_000_000))
+    limits = RelayLimits(max_window_bytes=2_000_000, max_total_window_bytes=total)
+    config = RelayConfig(tls=TLS, authorize=allow_all, limits=limits)
+    peaks = []
+    async with Relay(config, transport=network) as relay:
+        opening = [asyncio.ensure_future(open_streams(network, 20)) for _ in range(sessions)]
+        publishing = asyncio.ensure_future(publish(network, 0.05, linger=2.0))
+
+        async def watch():
+            while True:
+                peaks.append(relay.statistics().window_bytes)
+                await asyncio.sleep(0.01)
+
+        watching = asyncio.ensure_future(watch())
+        is_whole = await consume(network, after=0.3)
+        closed = [await outcome_of(one) for one in opening]
+        await publishing
+        watching.cancel()
+        await asyncio.wait([watching])
+        await asyncio.sleep(1.0)
+        return is_whole, max(peaks), closed, relay.statistics().window_bytes
+
+
+def test_all_who_open_streams_have_a_budget_together_and_a_publisher_goes_on():
+    total = 10_000_000
+    is_whole, peak, closed, left = run(many_open_streams(20, total))
+
+    assert is_whole
+    assert total - 2_000_000 < peak <= total
+    assert closed.count(True) >= 10
+    assert closed.count(False) >= 5
+    assert left == 0
+
+
+def test_all_who_keep_to_the_budget_together_are_left_alone():
+    is_whole, _, closed, _ = run(many_open_streams(5, 10_000_000))
+
+    assert is_whole
+    assert closed == [False] * 5
+
+
 EVERYTHING = Parameters(
     location_filter=LocationFilter.next_object(),
     fill=FillParameters(location_filter=LocationFilter.absolute_start(0, 0)),

@@ -193,6 +193,8 @@ COUNTS: Final = (
           "streams", "Streams that were ended since there were max_partial_bytes of such octets."),
     Count("queued_bytes", "kvcs_relay_queued_bytes", _GAUGE, "bytes",
           "Octets that wait for subscribers, in all sessions together."),
+    Count("window_bytes", "kvcs_relay_window_bytes", _GAUGE, "bytes",
+          "Octets that the transport keeps for the streams that clients have open."),
 )
 # fmt: on
 

@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from kvcs.endpoint.connect import IMPLEMENTATION
 from kvcs.endpoint.connection import Connection
-from kvcs.endpoint.inflow import Inflow
+from kvcs.endpoint.inflow import Inflow, WindowBudget
 from kvcs.errors import TerminationCode
 from kvcs.moqt.codepoints import ALPN
 from kvcs.moqt.session.limits import SessionConfig, SessionLimits, Side
@@ -56,6 +57,8 @@ class ServeConfig:
         max_window_bytes: Octets that the transport keeps for the streams that one client has
             open, at most `TransportConfig.max_stream_data` for each. A client that opens all
             its streams, fills their windows and ends none is closed.
+        max_total_window_bytes: The same for all clients together. When it is used up, one client
+            of the address that has most of it is closed, the one that has most.
         max_filter_ranges: Ranges of range filters that a client may send per request.
         implementation: Name for the clients' logs.
         private_options: Returns Setup Options that are not of the draft, for the SETUP of a
@@ -70,6 +73,7 @@ class ServeConfig:
     max_queued_bytes: int = 64 * 2**20
     max_receive_rate: int = 2**30
     max_window_bytes: int = 512 * 2**20
+    max_total_window_bytes: int = 2 * 2**30
     max_filter_ranges: int = 16
     implementation: str = IMPLEMENTATION
     private_options: Callable[[], tuple[KeyValuePair, ...]] = tuple
@@ -80,6 +84,7 @@ class Server:
 
     Attributes:
         connections: Sessions that are not over.
+        windows: What the transport keeps for their open streams.
     """
 
     def __init__(
@@ -87,6 +92,7 @@ class Server:
     ) -> None:
         """Prepare a server; `serve` opens it."""
         self.connections: set[Connection] = set()
+        self.windows = WindowBudget(config.max_total_window_bytes)
         self._by_host: Counter[str] = Counter()
         self._host = host
         self._config = config
@@ -120,18 +126,23 @@ class Server:
             transport.set_listener(lambda _: None, lambda: None)
             transport.close(*refusal)
             return
+        inflow = Inflow(
+            max_rate=self._config.max_receive_rate,
+            max_window_bytes=self._config.max_window_bytes,
+            window_bytes=self._config.transport.max_stream_data,
+            budget=self.windows,
+        )
         connection = Connection(
             transport,
             Session(Side.SERVER, self._session_config()),
             close_timeout=self._config.transport.close_timeout,
             max_queued_bytes=self._config.max_queued_bytes,
-            inflow=Inflow(
-                max_rate=self._config.max_receive_rate,
-                max_window_bytes=self._config.max_window_bytes,
-                window_bytes=self._config.transport.max_stream_data,
-            ),
+            inflow=inflow,
         )
-        self._count(connection, transport.peer_address.host)
+        host = transport.peer_address.host
+        self.windows.join(inflow, host, partial(_close_excessive, connection))
+        connection.on_closed(lambda: self.windows.leave(inflow))
+        self._count(connection, host)
         connection.start(self._on_connection)
 
     async def close(self, *, flush: bool = True) -> None:
@@ -187,6 +198,11 @@ class Server:
             unknown=config.private_options(),
         )
         return SessionConfig(options=options, limits=config.limits)
+
+
+def _close_excessive(connection: Connection, reason: str) -> None:
+    """Close a client for what it costs; sessions have no code for that."""
+    connection.abort(TerminationCode.INTERNAL_ERROR, f"excessive load: {reason}")
 
 
 @asynccontextmanager

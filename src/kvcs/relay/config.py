@@ -64,6 +64,8 @@ class RelayLimits:
         max_window_bytes: Octets that the transport keeps for the streams that one session has
             open, at most `TransportConfig.max_stream_data` for each; a session that opens all
             its streams, fills their windows and ends none is closed.
+        max_total_window_bytes: The same for all sessions together. When it is used up, one session
+            of the address that has most of it is closed, the one that has most.
         max_partial_bytes: What has come of unfinished Objects, and of streams that nothing has
             explained yet, in all sessions together. At this bound the session that has cost the
             most, octets times the seconds that they are held, loses its least urgent stream
@@ -121,6 +123,7 @@ class RelayLimits:
     max_withdrawal_rate: float = 500.0
     max_receive_rate: int = _GIB
     max_window_bytes: int = 512 * _MIB
+    max_total_window_bytes: int = 2 * _GIB
     max_partial_bytes: int = 512 * _MIB
     max_queued_bytes: int = 512 * _MIB
     reader_timeout: float = 300.0

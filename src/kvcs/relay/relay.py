@@ -148,7 +148,12 @@ class Relay:
 
     def statistics(self) -> RelayStatistics:
         """Return a copy of all counters."""
-        return replace(self._core.statistics(), queued_bytes=self._egress.queued_bytes)
+        server = self._server
+        return replace(
+            self._core.statistics(),
+            queued_bytes=self._egress.queued_bytes,
+            window_bytes=0 if server is None else server.windows.size_bytes,
+        )
 
     async def __aenter__(self) -> Self:
         """Open the port.
@@ -167,6 +172,7 @@ class Relay:
             max_connections_per_address=config.limits.max_sessions_per_address,
             max_receive_rate=config.limits.max_receive_rate,
             max_window_bytes=config.limits.max_window_bytes,
+            max_total_window_bytes=config.limits.max_total_window_bytes,
             max_filter_ranges=config.max_filter_ranges,
             private_options=self._core.tree.options,
         )

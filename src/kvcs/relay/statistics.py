@@ -161,6 +161,7 @@ class RelayStatistics:
         partial_streams_refused: Streams that were ended since all sessions together had too much
             of that.
         queued_bytes: Octets that wait for subscribers, in all sessions together.
+        window_bytes: Octets that the transport keeps for streams that clients have open.
     """
 
     sessions: int
@@ -201,6 +202,7 @@ class RelayStatistics:
     partial_bytes: int
     partial_streams_refused: int
     queued_bytes: int = 0
+    window_bytes: int = 0
 
 
 def frozen_counts(counts: Counter[str]) -> Mapping[str, int]:
