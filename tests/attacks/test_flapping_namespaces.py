@@ -27,6 +27,7 @@ from kvcs.endpoint.serve import ServeConfig, serve
 from kvcs.errors import RequestErrorCode, TerminationCode
 from kvcs.moqt.session import events as ev
 from kvcs.moqt.session.limits import SessionLimits
+from kvcs.moqt.wire.parameters import Parameters
 from kvcs.names import TrackNamespace
 from kvcs.relay import RelayLimits
 from kvcs.testing import MemoryNetwork, run
@@ -215,6 +216,108 @@ def test_parent_that_takes_all_back_at_once_and_then_keeps_to_the_rate_stays(bel
     assert not parent.session.is_closed
     done = [e for e in listener.events if isinstance(e, ev.NamespaceDoneReceived)]
     assert len(done) == STANDING + 100
+
+
+@pytest.fixture
+def many_below():
+    """A relay with a listener, and publishers that together take back more than a child bears."""
+    world = make_world(session=SessionLimits(max_namespaces=STANDING))
+    listener = world.client()
+    asked = listener.send(listener.session.subscribe_namespace, PREFIX)
+    return world, listener, asked, [world.client() for _ in range(10)]
+
+
+def told(listener, kind):
+    return [event.suffix for event in listener.events if isinstance(event, kind)]
+
+
+def test_publishers_together_have_no_more_taken_back_than_one_listener_bears(many_below):
+    world, listener, _, publishers = many_below
+    for number, publisher in enumerate(publishers):
+        assert flap(publisher, STANDING, first=100 * number) == 0
+
+    assert len(told(listener, ev.NamespaceDoneReceived)) == STANDING + 1
+    standing = [namespace(2000), namespace(2001)]
+    requests = [publishers[0].announce(each) for each in standing]
+    publishers[0].send(publishers[0].session.cancel, requests[0])
+    assert suffix(2001) not in told(listener, ev.NamespaceReceived)
+    world.pass_time(2.0)
+    assert told(listener, ev.NamespaceReceived)[STANDING + 1 :] == [suffix(2001)]
+    assert len(told(listener, ev.NamespaceDoneReceived)) == STANDING + 1
+
+
+def test_what_flaps_below_one_prefix_keeps_nobody_from_another(many_below):
+    _, listener, _, publishers = many_below
+    other = listener.send(listener.session.subscribe_namespace, NAMESPACE)
+    for number, publisher in enumerate(publishers):
+        flap(publisher, STANDING, first=100 * number)
+
+    publishers[0].announce(NAMESPACE)
+
+    assert listener.of(other, ev.NamespaceReceived)
+
+
+def test_prefix_that_moves_is_listed_as_it_is_and_owes_nothing_of_the_old_one(many_below):
+    world, listener, asked, publishers = many_below
+    for number, publisher in enumerate(publishers):
+        flap(publisher, STANDING, first=100 * number)
+    publishers[0].announce(namespace(2000))
+    publishers[0].announce(NAMESPACE)
+
+    moved = Parameters(track_namespace_prefix=NAMESPACE)
+    listener.send(listener.session.update, asked, moved)
+    world.pass_time(3.0)
+
+    assert told(listener, ev.NamespaceReceived)[STANDING + 1 :] == [TrackNamespace()]
+
+
+def test_nothing_is_kept_of_a_listener_that_left(many_below):
+    world, listener, asked, publishers = many_below
+    for number, publisher in enumerate(publishers):
+        flap(publisher, STANDING, first=100 * number)
+    publishers[0].announce(namespace(2000))
+
+    listener.send(listener.session.cancel, asked)
+    world.pass_time(3.0)
+
+    assert suffix(2000) not in told(listener, ev.NamespaceReceived)
+    assert repr(world.core.discovery.lister) == "<Lister 0 prefixes>"
+
+
+async def below_publishers_that_flap():
+    """Eight publishers flap at a parent; return what its child says of it."""
+    network = MemoryNetwork()
+    limits = RelayLimits(
+        max_withdrawal_rate=RATE,
+        max_namespaces_per_session=STANDING,
+        session=SessionLimits(max_namespaces=5 * STANDING),
+    )
+    without_parent = number = 0
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(relay(network, A, limits=limits))
+        child = await stack.enter_async_context(relay(network, C, A, limits=limits))
+        listener = await stack.enter_async_context(connect(url(C), transport=network))
+        listener.session.subscribe_namespace(PREFIX, now=listener.now)
+        listener.wake()
+        publishers = [
+            await stack.enter_async_context(connect(url(A), transport=network)) for _ in range(8)
+        ]
+        await asyncio.sleep(1.0)
+        for _ in range(100):
+            for publisher in publishers:
+                number, session = number + 1, publisher.session
+                request_id = session.publish_namespace(namespace(number), now=publisher.now)
+                publisher.wake()
+                await asyncio.sleep(0.01)
+                if session.is_active(request_id):
+                    session.cancel(request_id, now=publisher.now)
+                    publisher.wake()
+            without_parent += child.parent is None
+    return without_parent
+
+
+def test_child_keeps_a_parent_at_which_many_publishers_flap():
+    assert run(below_publishers_that_flap()) == 0
 
 
 # On a network: the next parent has its turn.

@@ -56,8 +56,9 @@ class RelayLimits:
         max_useless_token_burst: The same at once.
         max_withdrawal_rate: Namespaces a second that one session may take back, or say twice, after
             as many as it may have announced. A publisher that goes on is refused new ones with
-            EXCESSIVE_LOAD; a parent is left. Each is told to everybody who asked for its prefix. A
-            relay announces no faster to its own parent.
+            EXCESSIVE_LOAD; a parent that goes on below one prefix is left, after twice as many as
+            it may list there. A relay tells no faster below one prefix, whatever its publishers
+            do, and announces no faster to its own parent.
         max_receive_rate: Octets a second that one session may send, after a burst of one
             second's worth; a publisher that is faster is closed, since it would push out what
             others published.

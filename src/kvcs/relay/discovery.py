@@ -28,6 +28,7 @@ from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay.admission import Admission, NamespaceRequest
 from kvcs.relay.auth import Access
 from kvcs.relay.config import RelayLimits
+from kvcs.relay.lister import Lister
 from kvcs.relay.namespaces import (
     Change,
     Namespaces,
@@ -109,6 +110,7 @@ class Discovery:
         namespaces: What is listed, and for whom.
         upward: What is said about it to the parent.
         interest: Which Tracks other relays are asked to publish.
+        lister: Tells subscribers what is listed.
     """
 
     def __init__(self, host: _Host) -> None:
@@ -120,6 +122,7 @@ class Discovery:
         )
         self.interest = TrackInterest(host, self._skip_for_all)
         self._host = host
+        self.lister = Lister(host)
         self._expressed: dict[Route, TrackNamespace] = {}
         self._unanswered: dict[Route, list[UpdateReceived]] = {}
         self._track_prefixes = PrefixTable()
@@ -238,6 +241,7 @@ class Discovery:
         Raises:
             PrefixRefused: It cannot be subscribed to, or too much was listed of late.
         """
+        self.lister.move(route)
         if self._is_hidden(peer, route):
             self.namespaces.subscribe_hidden(route, prefix)
             return []
@@ -256,6 +260,7 @@ class Discovery:
     def _forget_prefix(self, route: Route, now: float) -> None:
         self._unanswered.pop(route, None)
         self.namespaces.unsubscribe(route)
+        self.lister.forget(route)
         prefix = self._expressed.pop(route, None)
         if prefix is not None:
             self.upward.release(prefix, now=now)
@@ -301,17 +306,7 @@ class Discovery:
 
     def announce(self, changes: list[Change], *, now: float) -> None:
         """Send what subscribers of namespaces are to know."""
-        for change in changes:
-            peer = self._host.peer(change.route.peer)
-            if peer is None or not peer.session.is_active(change.route.request_id):
-                continue
-            request_id, suffix = change.route.request_id, change.suffix
-            if not change.listed:
-                if peer.session.is_announced(request_id, suffix):
-                    peer.session.withdraw(request_id, suffix, now=now)
-            elif self._host.admission.may_see_namespace(peer, request_id, suffix):
-                peer.session.announce(request_id, suffix, now=now)
-            peer.wake()
+        self.lister.announce(changes, now=now)
 
     # Tracks by prefix.
 

@@ -117,7 +117,7 @@ class Peer:
         self.requests = LeakyBucket(limits.max_request_rate, burst=limits.max_request_burst)
         most_listed = limits.session.max_namespaces
         self.listings = LeakyBucket(limits.max_listing_rate, burst=most_listed)
-        most_announced = most_listed if is_parent else limits.max_namespaces_per_session
+        most_announced = limits.max_namespaces_per_session
         self.withdrawals = LeakyBucket(limits.max_withdrawal_rate, burst=most_announced)
         self.useless_tokens = LeakyBucket(
             limits.max_useless_token_rate, burst=limits.max_useless_token_burst

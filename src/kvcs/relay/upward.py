@@ -71,10 +71,12 @@ class _Interest:
         listed: Namespaces that it lists.
         inherited: Those of them that requests listed which this one replaced, and it has not
             yet.
+        withdrawals: How fast the parent takes namespaces back that it listed.
         waiting: Called when it is answered.
     """
 
     request_id: RequestId
+    withdrawals: LeakyBucket
     answered: bool = False
     listed: set[TrackNamespace] = field(default_factory=set[TrackNamespace])
     inherited: set[TrackNamespace] = field(default_factory=set[TrackNamespace])
@@ -270,7 +272,7 @@ class Upward:
         except LocalProtocolError:
             # The session is over, and so is everything that was asked for on it.
             return None
-        interest = running[prefix] = _Interest(request_id)
+        interest = running[prefix] = _Interest(request_id, self._allowed_withdrawals())
         for narrower in replaced:
             # What they listed stays until it is clear that this request does not list it.
             interest.inherited |= narrower.listed
@@ -301,7 +303,7 @@ class Upward:
                 namespace = prefix.joined(event.suffix)
                 interest.listed.discard(namespace)
                 self._unlist({namespace}, now)
-                self._count_withdrawal(parent, now)
+                self._count_withdrawal(parent, interest, now)
             case RequestRejected() | RequestCancelled():
                 self._receive_refusal(prefix, event, now)
             case _:
@@ -358,14 +360,23 @@ class Upward:
         self, parent: Peer, interest: _Interest, namespace: TrackNamespace, now: float
     ) -> None:
         if namespace in interest.listed and namespace not in interest.inherited:
-            self._count_withdrawal(parent, now)
+            self._count_withdrawal(parent, interest, now)
         interest.listed.add(namespace)
         interest.inherited.discard(namespace)
         self._announce(self._namespaces.list_remote(namespace), now)
 
-    def _count_withdrawal(self, parent: Peer, now: float) -> None:
-        """Leave a parent whose namespaces come and go without end."""
-        if not parent.withdrawals.admit(1, now=now):
+    def _allowed_withdrawals(self) -> LeakyBucket:
+        """Return what a parent may take back below one prefix.
+
+        A parent that is as this relay lists nothing new once it has taken back as many as it may
+        list; then all that are listed can still go (`kvcs.relay.lister`).
+        """
+        limits = self._host.limits
+        return LeakyBucket(limits.max_withdrawal_rate, burst=2 * limits.session.max_namespaces)
+
+    def _count_withdrawal(self, parent: Peer, interest: _Interest, now: float) -> None:
+        """Leave a parent whose namespaces below a prefix come and go without end."""
+        if not interest.withdrawals.admit(1, now=now):
             self._host.close_flood(parent, "namespaces", now=now)
 
     def _unlist(self, namespaces: set[TrackNamespace], now: float) -> None:
