@@ -69,7 +69,7 @@ def genuine(prompt, publication_id):
         publication_id=publication_id,
     )
     published = PublishedTracks(name, Manifest(compat=DESCRIPTOR), PublisherConfig())
-    published.add_segment(keys)
+    published.add_segment(published.with_segment(keys))
     published.publish_manifest(now=0.0)
     for layer_index in range(LAYERS):
         payloads = {
