@@ -1,8 +1,9 @@
-"""What every test has: no keys of the person who runs them."""
+"""What every test has: no keys of the person who runs them, and processes that start quickly."""
 
 import atexit
 import os
 import shutil
+import sys
 import tempfile
 
 # Before any test module is imported: some copy the environment for the processes they start.
@@ -13,3 +14,7 @@ os.environ["XDG_CONFIG_HOME"] = _NOBODY
 os.umask(0o077)
 for _name in ("KVCS_KEYS", "KVCS_KEYS_JSON"):
     os.environ.pop(_name, None)
+# Where nobody writes bytecode, every process of a test would compile all of kvcs anew.
+if sys.dont_write_bytecode:
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = f"{_NOBODY}/bytecode"

@@ -374,16 +374,13 @@ CONFORMANCE = text_of("docs/conformance.md")
 
 
 def named_tests(path: str) -> set[str]:
-    return {
-        node.name
-        for node in ast.walk(ast.parse(text_of(path)))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-    }
+    return set(re.findall(r"^\s*(?:async def|def|class) (\w+)", text_of(path), re.MULTILINE))
 
 
 def test_conformance_page_names_tests_that_exist():
     references = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", CONFORMANCE)
-    known = {path: named_tests(path) for path, _ in references if (ROOT / path).exists()}
+    paths = {path for path, _ in references if (ROOT / path).exists()}
+    known = {path: named_tests(path) for path in paths}
 
     missing = [f"{path}::{name}" for path, name in references if name not in known.get(path, ())]
 

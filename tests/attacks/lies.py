@@ -7,7 +7,6 @@ network. `assert_no_mutation_is_accepted` judges a part of the seeds.
 
 import random
 
-import pytest
 from tests.attacks.liar import BLOCKS, LAYERS, TRACKS, Copy, Liar, LiveLiar, payload, retrieve
 from tests.attacks.sealed_copy import KEY, KEY_ID_PROPERTY, immutable
 
@@ -190,13 +189,6 @@ def change_a_manifest(chance, copy):
 
 
 # What is told, and what may come of it.
-
-
-def parts(numbers):
-    """Parametrise by parts of the seeds: these, and many others in the soak."""
-    return pytest.mark.parametrize(
-        "part", [*numbers, *(pytest.param(n, marks=pytest.mark.soak) for n in range(100, 120))]
-    )
 
 
 async def mutation(seed, lies, published, demanded):

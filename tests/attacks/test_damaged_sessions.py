@@ -9,16 +9,16 @@ import asyncio
 import logging
 import random
 
-import pytest
 from tests.attacks.actors import consume, publish, serving
 from tests.attacks.liar import TLS, TOKENS
 from tests.attacks.tampering import Damage, TamperedNetwork
+from tests.seeds import seeded
 
 from kvcs.errors import KvcsError
 from kvcs.relay import Relay, RelayConfig, allow_all
 from kvcs.testing import LinkProfile, MemoryNetwork, run
 
-PART, PARTS = 10, 12
+PART = 10
 
 
 async def suffer(work):
@@ -57,7 +57,7 @@ async def scenario(seed):
     return wholes
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@seeded("part", range(4), soak=range(4, 28))
 def test_only_the_damaged_session_suffers(part):
     for seed in range(part * PART, (part + 1) * PART):
         assert run(scenario(seed), seed=seed) == [True] * 3, f"seed {seed}"
@@ -78,7 +78,7 @@ async def direct_scenario(seed):
     return wholes
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@seeded("part", range(4), soak=range(4, 28))
 def test_only_the_damaged_consumer_of_a_publisher_suffers(part):
     for seed in range(part * PART, (part + 1) * PART):
         assert run(direct_scenario(seed), seed=seed) == [True] * 2, f"seed {seed}"
@@ -95,11 +95,3 @@ def test_damage_leaves_one_warning_in_the_log(caplog):
         warned.append([r for r in records if r.levelno == logging.WARNING])
         assert len(warned[-1]) <= 2  # one at each end, where both were damaged
     assert any(warned)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("part", range(8))
-def test_only_the_damaged_session_suffers_for_long(part):
-    for seed in range(1000 + 20 * part, 1020 + 20 * part):
-        assert run(scenario(seed), seed=seed) == [True] * 3, f"seed {seed}"
-        assert run(direct_scenario(seed), seed=seed) == [True] * 2, f"seed {seed}"

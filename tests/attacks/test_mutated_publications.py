@@ -16,13 +16,13 @@ from tests.attacks.lies import (
     jump_in_versions,
     move_an_object,
     one_object,
-    parts,
     remove_an_object,
     remove_status_objects,
     resize_payload,
     shuffle_versions,
     swap_payloads,
 )
+from tests.seeds import seeded
 
 EXTREMES = (0, 1, -1, 2**31, 2**32 - 1, 2**32, 2**63, 2**64 - 1, 2**64, -(2**70), 10**400)
 ODD_VALUES = (None, True, "", "raw", [], {}, 1.5, "k.raw.s0", "f" * 64, [[]], *EXTREMES)
@@ -93,7 +93,7 @@ LIES = [
 ]
 
 
-@parts(range(20))
+@seeded("part", range(20), soak=range(100, 120))
 def test_no_mutation_is_accepted(part):
     assert_no_mutation_is_accepted(part, LIES)
 

@@ -18,7 +18,6 @@ from tests.attacks.lies import (
     forge_under_another_key,
     jump_in_versions,
     move_an_object,
-    parts,
     remove_an_object,
     remove_status_objects,
     resize_payload,
@@ -26,6 +25,7 @@ from tests.attacks.lies import (
     swap_payloads,
 )
 from tests.attacks.sealed_copy import CONSUMER, SEALED
+from tests.seeds import seeded
 
 LIES = [
     flip_payload,
@@ -49,7 +49,7 @@ LIES = [
 ]
 
 
-@parts(range(10))
+@seeded("part", range(10), soak=range(100, 120))
 def test_no_mutation_of_a_sealed_publication_is_accepted(part):
     assert_no_mutation_is_accepted(part, LIES, published=SEALED, demanded=CONSUMER)
 

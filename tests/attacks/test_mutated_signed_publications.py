@@ -25,7 +25,6 @@ from tests.attacks.lies import (
     jump_in_versions,
     move_an_object,
     one_object,
-    parts,
     remove_an_object,
     remove_status_objects,
     resize_payload,
@@ -37,6 +36,7 @@ from tests.attacks.sealed_copy import KEY as OBJECT_KEY
 from tests.attacks.sealed_copy import SIGNED as SEALED
 from tests.attacks.signed_copy import IMPOSTOR, KEY, TRUST
 from tests.attacks.signed_copy import SIGNED as IN_CLEAR
+from tests.seeds import seeded
 
 from kvcs.client.opening import clear_payload
 from kvcs.cose import encode_sign1, open_sign1
@@ -149,12 +149,12 @@ LIES = [
 ]
 
 
-@parts(range(20))
+@seeded("part", range(20), soak=range(100, 120))
 def test_no_mutation_of_a_sealed_and_signed_publication_is_accepted(part):
     assert_no_mutation_is_accepted(part, LIES, published=SEALED, demanded=DEMANDING)
 
 
-@parts(range(20, 26))
+@seeded("part", range(20, 26), soak=range(100, 120))
 def test_no_mutation_of_a_signed_publication_is_accepted(part):
     assert_no_mutation_is_accepted(part, LIES, published=IN_CLEAR, demanded=TRUST)
 

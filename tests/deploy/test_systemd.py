@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.deploy.serving import serves
 
 import kvcs.cli
 from kvcs.cli.relay.run import relay_run
@@ -167,14 +168,12 @@ def test_relay_serves_and_ends_under_the_rules_of_the_unit(place, capsys):
         try:
             listening = json.loads(child.stdout.readline())
             port = listening["url"].rstrip("/").rpartition(":")[2]
-            code = kvcs.cli._run(
-                ["doctor", f"moqt://127.0.0.1:{port}/", "--ca", str(place / "made" / "ca.pem")]
-            )
+            is_serving = serves(port, place / "made" / "ca.pem", place)
             child.send_signal(signal.SIGTERM)
             _, err = child.communicate(timeout=int(value_of("TimeoutStopSec")))
         finally:
             child.kill()
 
-    assert code == 0, capsys.readouterr().out
+    assert is_serving, capsys.readouterr()
     assert child.returncode == 0, err
     assert "Permission" not in err

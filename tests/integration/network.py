@@ -4,9 +4,17 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 from contextlib import contextmanager
 
-__all__ = ("Site", "free_port", "missing_rights", "star")
+from tests.integration.children import result_of
+
+__all__ = ("Site", "free_port", "missing_rights", "star", "status_in")
+
+_ASK = (
+    "import urllib.request;"
+    "print(urllib.request.urlopen('http://127.0.0.1:4434/status.json').read().decode())"
+)
 
 
 def free_port():
@@ -31,6 +39,11 @@ class Site:
     def command(self, *words):
         """Return a command that runs there."""
         return ["ip", "netns", "exec", self.name, *map(str, words)]
+
+
+def status_in(site):
+    """Return what the relay of a site says of itself; a small process looks often."""
+    return result_of(site.command(sys.executable, "-I", "-c", _ASK))
 
 
 def missing_rights():

@@ -34,6 +34,7 @@ def test_relay_of_kvcs_is_good_for_programs(doctor, relay):
     assert err == ""
 
 
+@pytest.mark.soak
 def test_relay_of_kvcs_is_good_for_people(doctor, relay):
     code, shown, _ = doctor(relay["url"], "--ca", relay["ca"])
 

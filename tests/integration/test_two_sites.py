@@ -24,7 +24,7 @@ from tests.integration.children import (
     until,
     wait_for,
 )
-from tests.integration.network import Site, missing_rights, star
+from tests.integration.network import Site, missing_rights, star, status_in
 
 from kvcs.engines.file import SAMPLE_CACHE
 
@@ -33,12 +33,8 @@ URL = "moqt://127.0.0.1:4433/"
 #: Mbit/s, milliseconds for a round trip, and the part of the packets that is lost.
 RATE, ROUND_TRIP, LOSS = 100, 80, 0.01
 #: Seconds for each layer of thirty.
-PACE = 0.4
+PACE = 0.25
 HELD, CUT = "0e" * 32, "5c" * 32
-ASK = (
-    "import urllib.request;"
-    "print(urllib.request.urlopen('http://127.0.0.1:4434/status.json').read().decode())"
-)
 
 pytestmark = [
     pytest.mark.timeout(180),
@@ -89,7 +85,7 @@ class Sites:
 
     def status(self):
         """Return what the relay of site b says of itself."""
-        return result_of(self.b.command(sys.executable, "-I", "-c", ASK))
+        return status_in(self.b)
 
 
 @pytest.fixture

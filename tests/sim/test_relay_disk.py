@@ -6,7 +6,7 @@ or was never published, whatever the disk does. Every walk is replayed by its se
 
 import random
 
-import pytest
+from tests.seeds import seeded
 from tests.unit.relay.disk_world import DiskWorld
 from tests.unit.relay.world import block, status
 
@@ -196,7 +196,7 @@ class Walk:
         path.write_bytes(data)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@seeded("seed", range(4), soak=range(4, 12))
 def test_everything_published_is_right_or_marked_whatever_the_disk_does(tmp_path, seed):
     walk = Walk(tmp_path / "cache", seed)
     try:

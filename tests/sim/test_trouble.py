@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, suppress
 
 import pytest
 from tests.attacks.liar import BLOCK_TOKENS, DESCRIPTOR, LAYERS, SCOPE_KEY, TLS, URL, tensor
+from tests.seeds import seeded
 
 from kvcs.client import Consumer, Publisher, PublisherConfig
 from kvcs.endpoint.connect import ConnectConfig, connect
@@ -312,18 +313,10 @@ def no_crash(caplog):
     assert not crashes, [record.exc_text or record.getMessage() for record in crashes]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.timeout(180)
+@seeded("seed", range(2), soak=range(2, 46))
 def test_relay_in_trouble_serves_again_and_nobody_is_told_anything_wrong(seed):
     faults, complete = run(scenario(seed), seed=seed)
 
     assert faults == []
     assert complete > 0
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("part", range(4))
-def test_relay_in_trouble_for_long(part):
-    for seed in range(1000 + 10 * part, 1010 + 10 * part):
-        faults, _ = run(scenario(seed), seed=seed)
-        assert faults == [], f"seed {seed}"
