@@ -22,7 +22,7 @@ from kvcs.names import FullTrackName, TrackNamespace
 __all__ = ("MAX_REMEMBERED_IDS", "Publisher")
 
 MAX_REMEMBERED_IDS: Final = 2**14
-"""Publication IDs that are remembered, so as to use none again; about 150 octets each."""
+"""Publication IDs that are remembered, so as to use none again."""
 _PUBLICATION_ID_BYTES: Final = 16
 
 

@@ -35,7 +35,7 @@ class RelayLimits:
     Sizes are octets, durations seconds.
 
     Attributes:
-        max_sessions: Open sessions; more are closed at once. One costs about 100 KiB idle.
+        max_sessions: Open sessions; more are closed at once.
         max_sessions_per_address: The same from one address, so that one machine cannot shut
             out all others. Set it higher where many clients share an address.
         max_request_rate: Requests, REQUEST_UPDATEs, PUBLISH_STATE_NOTIFYs and
@@ -51,8 +51,8 @@ class RelayLimits:
             relay much.
         max_useless_token_rate: Tokens a second of one session that are verified and cannot be used.
             Where more come, tokens that the policy does not know are not looked at, and requests
-            that need them are refused with EXCESSIVE_LOAD: verifying one takes about 0.1 ms, making
-            a useless one nothing.
+            that need them are refused with EXCESSIVE_LOAD: verifying one costs this relay a
+            signature check, making a useless one costs nothing.
         max_useless_token_burst: The same at once.
         max_withdrawal_rate: Namespaces a second that one session may take back, or say twice, after
             as many as it may have announced. A publisher that goes on is refused new ones with

@@ -2,9 +2,9 @@
 
 Evicted Objects lie between others that stay, so the allocator keeps their memory: a relay whose
 cache is full holds up to half as much again as its budget. glibc can give back whole pages from
-the middle of its heap when it is told to; that takes about 10 milliseconds for 100 MiB, and the
-pages that are needed again are mapped again. What sessions leave free, which may be much after a
-flood, is given back now and then. Other allocators are left alone.
+the middle of its heap when it is told to; that takes its time, and the pages that are needed again
+are mapped again. What sessions leave free, which may be much after a flood, is given back now and
+then. Other allocators are left alone.
 """
 
 import ctypes

@@ -32,9 +32,9 @@ __all__ = (
 MAX_TOKENS: Final = 8
 """Tokens that are looked at for one request, those of the SETUP included."""
 MAX_KNOWN_TOKENS: Final = 4096
-"""Tokens whose claims are remembered, about 2 KiB each."""
+"""Tokens whose claims are remembered."""
 MAX_REFUSED_TOKENS: Final = 4096
-"""Tokens that are remembered as useless, about 200 octets each."""
+"""Tokens that are remembered as useless."""
 RECHECK_INTERVAL: Final = 60.0
 """Seconds after which a grant is decided again at the latest: wall clocks can be set."""
 

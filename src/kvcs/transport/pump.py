@@ -14,8 +14,8 @@ from typing import Final
 
 __all__ = ("GATHER_INTERVAL", "Pump")
 
-#: Seconds before the next look while much arrives. Each look costs about 0.1 ms in a relay
-#: with a few sessions, so a longer wait saves work; each hop adds it to the latency.
+#: Seconds before the next look while much arrives. Each look costs processor time, so a longer
+#: wait saves work; each hop adds it to the latency.
 GATHER_INTERVAL: Final = 0.002
 #: Bytes in one look after an eventfd that are more than messages.
 _GATHER_FROM: Final = 4 * 1024

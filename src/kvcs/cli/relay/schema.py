@@ -141,7 +141,7 @@ class Disk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         directory: Directory of this relay alone, made if it is not there. Without one, Objects
             are kept in memory only, and are gone when the relay ends.
         capacity_bytes: Octets of the files, each counted in whole blocks of 4 KiB.
-        max_tracks: Tracks on disk. Their names stay in memory, about 500 octets each.
+        max_tracks: Tracks on disk. Their names stay in memory.
         queue_bytes: Octets of Objects that may wait to be written. What comes while it is
             full stays in memory only: a slow disk never holds a subscriber up.
         read_ahead_bytes: Octets that are read at a time for one subscriber.

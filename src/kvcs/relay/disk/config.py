@@ -22,7 +22,7 @@ class DiskConfig:
     Attributes:
         directory: Directory of this relay alone; made with mode 0700 if it is not there.
         capacity_bytes: Octets of the files, each counted in whole blocks of 4 KiB.
-        max_tracks: Tracks on disk. Their names stay in memory, about 500 octets each.
+        max_tracks: Tracks on disk. Their names stay in memory.
         queue_bytes: Octets of Objects that may wait to be written. What comes while it is
             full stays in memory only: a slow disk never holds a subscriber up.
         read_ahead_bytes: Octets that are read at a time for one subscriber; at most an
