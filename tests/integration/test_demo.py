@@ -217,6 +217,7 @@ def test_people_see_what_the_relay_could_see():
     assert "every byte is the same, and the relay could read none of them" in out
 
 
+@pytest.mark.soak
 def test_people_see_the_steps_and_a_table():
     code, out, err = perform("--engine", "file")
 

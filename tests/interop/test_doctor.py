@@ -30,7 +30,7 @@ async def test_known_faults_of_a_foreign_relay_are_found_and_kvcs_works(certific
         async with connect(url(port), config):
             """The relay has started."""
 
-        report = await examine(Site(url(port), config), seconds=90)
+        report = await examine(Site(url(port), config, silence=2.0), seconds=90)
 
     findings = {finding.row.name: finding for finding in report.findings()}
     lacking = {name: finding for name, finding in findings.items() if not finding.is_fine}

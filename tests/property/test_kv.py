@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from tests.seeds import examples
 
 from kvcs.errors import DataError, IntegrityError, ManifestError
 from kvcs.kv import (
@@ -35,7 +36,7 @@ from kvcs.kv import (
 from kvcs.kv.strict_json import MAX_SAFE_INTEGER, JsonLimits, canonical_json, decode_json
 from kvcs.names import TrackNamespace
 
-PROFILE = settings(deadline=None, derandomize=True, max_examples=100)
+PROFILE = settings(deadline=None, derandomize=True, max_examples=examples(100))
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 INTEGERS = st.integers(-MAX_SAFE_INTEGER, MAX_SAFE_INTEGER)
@@ -230,7 +231,7 @@ PLACES = st.builds(
 IGNORED = {6, 7, 30, 31}  # Flags and Reserved
 
 
-@settings(PROFILE, max_examples=300)
+@settings(PROFILE, max_examples=examples(300))
 @given(PLACES, st.lists(st.binary(max_size=40), max_size=3), st.data())
 def test_no_damage_passes(place, parts, data):
     payload, digest = encode_payload(place, *parts)
@@ -287,7 +288,7 @@ def test_every_version_survives_and_succeeds_the_versions_before_it(versions):
             check_successor(newer, older)
 
 
-@settings(PROFILE, max_examples=300)
+@settings(PROFILE, max_examples=examples(300))
 @given(publications(), st.data())
 def test_a_damaged_manifest_is_refused_or_is_another_manifest(versions, data):
     encoded = bytearray(versions[-1].encode())
@@ -336,7 +337,7 @@ def test_strict_json_reads_what_json_writes_and_knows_its_depth(value, ascii_onl
             decode_json(text, limits(level - 1))
 
 
-@settings(PROFILE, max_examples=300)
+@settings(PROFILE, max_examples=examples(300))
 @given(st.binary(max_size=64) | st.text('{}[]",:\\u0d8eE.-+naNI ', max_size=40).map(str.encode))
 def test_strict_json_accepts_no_more_than_json(text):
     try:

@@ -8,6 +8,7 @@ themselves, refuse, stall, leave and come back.
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.seeds import examples
 from tests.unit.relay.world import BLOCKS, World, block, payload, status
 
 from kvcs.errors import PublishDoneCode, RequestErrorCode, TerminationCode
@@ -411,7 +412,7 @@ def datagram(group_id, object_id):
 
 
 RelayMachine.TestCase.settings = settings(
-    max_examples=40,
+    max_examples=examples(40),
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

@@ -3,6 +3,7 @@
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.seeds import examples
 
 from kvcs.moqt.track.costs import OBJECT_OVERHEAD_BYTES
 from kvcs.moqt.track.store import TrackStore
@@ -184,5 +185,7 @@ class CacheMachine(RuleBasedStateMachine):
         assert self.cache.size_bytes <= CAPACITY
 
 
-CacheMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+CacheMachine.TestCase.settings = settings(
+    max_examples=examples(40), stateful_step_count=40, deadline=None
+)
 TestRelayCache = CacheMachine.TestCase

@@ -10,6 +10,7 @@ from pathlib import Path
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
+from tests.seeds import examples
 
 from kvcs.moqt.track.interval import MAX_POSITION, to_position
 from kvcs.moqt.track.knowledge import Knowledge
@@ -143,6 +144,6 @@ class DiskStoreMachine(RuleBasedStateMachine):
 
 
 DiskStoreMachine.TestCase.settings = settings(
-    max_examples=20, stateful_step_count=25, deadline=None
+    max_examples=examples(20), stateful_step_count=25, deadline=None
 )
 TestDiskStore = DiskStoreMachine.TestCase

@@ -3,6 +3,7 @@
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.seeds import examples
 
 from kvcs.moqt.session.actions import RequestId
 from kvcs.names import TrackNamespace
@@ -127,6 +128,6 @@ class NamespacesMachine(RuleBasedStateMachine):
 
 
 NamespacesMachine.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=40, deadline=None
+    max_examples=examples(40), stateful_step_count=40, deadline=None
 )
 TestRelayNamespaces = NamespacesMachine.TestCase

@@ -11,6 +11,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.seeds import examples
 
 from kvcs.errors import RemoteProtocolError
 from kvcs.moqt.codepoints import GroupOrder, ObjectStatus, RangeMarker
@@ -161,7 +162,7 @@ def asked(taken_from):
 
 
 @given(script=scripts(), data=st.data(), taken_from=st.sampled_from([None, 1, 8]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_any_cut_of_the_input_gives_the_same_events(script, data, taken_from):
     whole, server = asked(taken_from)
     cut, _ = asked(taken_from)
@@ -206,7 +207,7 @@ def test_any_cut_of_the_input_gives_the_same_events(script, data, taken_from):
     with_setup=st.booleans(),
     datagrams=st.lists(st.binary(max_size=20), max_size=2),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_garbage_ends_a_session_with_one_action_and_one_event(chunks, with_setup, datagrams):
     session = Session(Side.CLIENT, SessionConfig())
     session.start(now=0)
@@ -481,5 +482,7 @@ def write(session, stream_id, use):
         session.send_object(stream_id, obj, now=0)
 
 
-TwoSessions.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TwoSessions.TestCase.settings = settings(
+    max_examples=examples(60), stateful_step_count=60, deadline=None
+)
 TestTwoSessions = TwoSessions.TestCase

@@ -5,6 +5,7 @@ from itertools import pairwise
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.seeds import examples
 from tests.unit.moqt.track.pair import Site
 
 from kvcs.errors import MalformedTrack, PublishDoneCode
@@ -269,7 +270,9 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.store.groups() == tuple(sorted({obj.group_id for obj in held}))
 
 
-StoreMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
+StoreMachine.TestCase.settings = settings(
+    max_examples=examples(150), stateful_step_count=25, deadline=None
+)
 TestStore = StoreMachine.TestCase
 
 
@@ -375,7 +378,7 @@ def claims(records, expected):
 
 
 @given(scenes())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_a_fetch_is_honest_about_every_location(scene):
     play = Scene(scene)
     site = play.site
@@ -505,7 +508,7 @@ class Follower:
     st.sampled_from(GroupOrder),
     steps,
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_a_subscription_sends_each_object_once(present, next_object, order, played):
     follower = Follower(sorted(present), next_object=next_object, order=order)
 

@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.seeds import examples
 
 from kvcs.errors import MalformedTrack, RemoteProtocolError, RequestFailed
 from kvcs.moqt.codepoints import (
@@ -72,8 +73,8 @@ from kvcs.moqt.wire.frame import encode_frame
 from kvcs.names import FullTrackName, Location, TrackNamespace
 from kvcs.varint import MAX_VI64, NeedMore, decode_vi64, encode_vi64
 
-many = settings(deadline=None, derandomize=True, max_examples=300)
-some = settings(deadline=None, derandomize=True, max_examples=100)
+many = settings(deadline=None, derandomize=True, max_examples=examples(300))
+some = settings(deadline=None, derandomize=True, max_examples=examples(100))
 
 small = st.integers(0, 200)
 vi64 = small | st.sampled_from([2**14, 2**32, MAX_VI64 - 1, MAX_VI64]) | st.integers(0, MAX_VI64)

@@ -1,3 +1,7 @@
+import shutil
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from kvcs.moqt.codepoints import ObjectStatus
@@ -11,6 +15,17 @@ from kvcs.relay.disk.store import DiskStore
 TRACK = FullTrackName(TrackNamespace((b"kvcs-1", b"scope")), b"k")
 KNOWS_NOTHING = Knowledge(properties=EMPTY_PROPERTIES)
 ALL = 2**128 - 1
+
+
+@pytest.fixture
+def tmp_path(tmp_path):
+    """A directory in memory, if the system has one: no test here is about a loss of power."""
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or shutil.disk_usage(memory).free < 2**28:
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory) as directory:
+        yield Path(directory)
 
 
 @pytest.fixture
