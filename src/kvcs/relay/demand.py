@@ -44,7 +44,7 @@ from kvcs.relay.host import Host
 from kvcs.relay.namespaces import PeerId, Route
 from kvcs.relay.peer import Peer
 from kvcs.relay.questions import Questions
-from kvcs.relay.refusal import NOBODY_CAME, NOT_FOUND, Refusal
+from kvcs.relay.refusal import ASKED_MUCH, NOBODY_CAME, NOT_FOUND, Refusal
 from kvcs.relay.supply import Supply
 from kvcs.relay.waiting import Probe, Question, Waiting
 
@@ -370,12 +370,19 @@ class Demand:
     def _notify(self, now: float) -> None:
         self._is_notifying = False
         self._notified_at = now
-        state = Parameters(largest_object=self.supply.store.largest)
+        state, is_told = Parameters(largest_object=self.supply.store.largest), True
         for route, (peer, delivery) in self._served.items():
             is_paused = isinstance(delivery, SubscriptionDelivery) and not delivery.terms.forward
-            if is_paused and not delivery.finished and peer.session.is_active(route.request_id):
+            if not is_paused or delivery.finished or not peer.session.is_active(route.request_id):
+                continue
+            if peer.takes_offer(now=now):
+                peer.offers.admit(1, now=now)
                 peer.session.notify_state(route.request_id, state, now=now)
                 peer.wake()
+            else:
+                is_told = False
+        if not is_told:
+            self.largest_notified(now=now)
 
     def supply_refused(self, peer: Peer, refusal: Refusal, *, now: float) -> None:
         """Note that a publisher refused, and ask others; else refuse in turn."""
@@ -402,6 +409,8 @@ class Demand:
         if self.supply.switchover.is_waiting:
             # A publisher is being waited for already.
             return
+        if self.supply.publishers.are_asked_much(waiting.peer, waiting.denied, now):
+            refusal = ASKED_MUCH
         may_appear = waiting.deadline is not None and waiting.deadline > now
         if may_appear and refusal.code == RequestErrorCode.DOES_NOT_EXIST:
             waiting.is_refused = True

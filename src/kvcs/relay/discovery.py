@@ -56,6 +56,10 @@ _STICKY: Final = (
 )
 
 
+# Seconds without new Tracks to a relay once it was offered as many as it takes.
+_PAUSE: Final = 1.0
+
+
 class _Host(Protocol):
     """What discovery needs of the relay around it."""
 
@@ -127,6 +131,7 @@ class Discovery:
         self._unanswered: dict[Route, list[UpdateReceived]] = {}
         self._track_prefixes = PrefixTable()
         self._track_terms: dict[Route, Parameters] = {}
+        self._postponed: dict[Route, dict[FullTrackName, None]] = {}
 
     # Namespaces.
 
@@ -426,12 +431,38 @@ class Discovery:
             return
         if track.demand.is_published_to(subscriber):
             return
+        if not subscriber.takes_offer(now=now):
+            self._postpone(route, track.name, now)
+            return
+        subscriber.offers.admit(1, now=now)
         if subscriber.takes_publish and track.demand.publish_to(
             subscriber, terms, access=access, now=now
         ):
             return
         subscriber.session.skip_publish(route.request_id, suffix, track.name.name, now=now)
         subscriber.wake()
+
+    def _postpone(self, route: Route, name: FullTrackName, now: float) -> None:
+        """Publish a Track to a subscriber of its prefix when that takes more again."""
+        if route not in self._postponed:
+            self._postponed[route] = {}
+            self._host.schedule(now + _PAUSE, partial(self._publish_postponed, route))
+        self._postponed[route][name] = None
+
+    def _publish_postponed(self, route: Route, now: float) -> None:
+        """Publish what was postponed and is there still, as much as may be now."""
+        names, subscriber = self._postponed.pop(route), self._host.peer(route.peer)
+        if subscriber is None or route not in self._track_terms:
+            return
+        prefix = self._track_prefixes.prefix(route)
+        for name in names:
+            if not subscriber.takes_offer(now=now):
+                self._postpone(route, name, now)
+                continue
+            track = self._host.track(name)
+            is_below = prefix.is_prefix_of(name.namespace)
+            if is_below and track is not None and track.supply.is_pushed_by_others(route.peer):
+                self._publish_to(route, name.namespace.suffix_of(prefix), track, now)
 
     def _wanted_as(
         self, subscriber: Peer, route: Route, name: FullTrackName, properties: Properties
@@ -461,7 +492,11 @@ class Discovery:
                 continue
             if track is not None and track.demand.is_published_to(subscriber):
                 continue
+            if not subscriber.takes_offer(now=now):
+                # Nothing is lost but the news: whoever wants the Track can ask for it.
+                continue
             if self._wanted_as(subscriber, route, name, EMPTY_PROPERTIES) is not None:
+                subscriber.offers.admit(1, now=now)
                 subscriber.session.skip_publish(route.request_id, suffix, name.name, now=now)
                 subscriber.wake()
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
 from kvcs.endpoint.rate import LeakyBucket
+from kvcs.errors import LocalProtocolError
 from kvcs.moqt.session.actions import RequestId
 from kvcs.moqt.session.events import Event
 from kvcs.moqt.session.session import Session
@@ -23,6 +24,10 @@ type Listener = Callable[[Event, float], None]
 
 # Of the streams that a peer lets the relay open, one in so many is left for other requests.
 _RESERVED_SHARE: Final = 8
+# A relay closes a session with far more requests than it takes of one. Each client here is
+# bounded, and all of them together are not. So of what a relay that is as this one takes, one part
+# in so many is for questions, and one for what is offered.
+_REQUESTS_SHARE: Final = 2
 
 
 class Link(Protocol):
@@ -68,6 +73,8 @@ class Peer:
         responder: What this peer is served.
         requests: How fast it sends requests.
         listings: How fast it has namespaces listed.
+        questions: How fast it is asked about Tracks and prefixes, on behalf of all who ask.
+        offers: How fast Tracks are published to it, or skipped, on behalf of all publishers.
         useless_tokens: How fast it brings tokens that are verified and cannot be used.
         withdrawals: How fast it takes namespaces back that it announced.
         going_away: The peer sent GOAWAY; it gets no new requests.
@@ -95,8 +102,10 @@ class Peer:
         "id",
         "is_parent",
         "listings",
+        "offers",
         "presented",
         "published",
+        "questions",
         "requests",
         "responder",
         "session",
@@ -115,6 +124,10 @@ class Peer:
         max_fetches = limits.max_fetches_per_session
         self.responder = TrackResponder(link.session, link.outbox, max_fetches=max_fetches)
         self.requests = LeakyBucket(limits.max_request_rate, burst=limits.max_request_burst)
+        rate = limits.max_request_rate / _REQUESTS_SHARE
+        burst = max(1.0, limits.max_request_burst / _REQUESTS_SHARE)
+        self.questions = LeakyBucket(rate, burst=burst)
+        self.offers = LeakyBucket(rate, burst=burst)
         most_listed = limits.session.max_namespaces
         self.listings = LeakyBucket(limits.max_listing_rate, burst=most_listed)
         most_announced = limits.max_namespaces_per_session
@@ -147,6 +160,23 @@ class Peer:
     def is_available(self) -> bool:
         """Whether new requests may go to this peer."""
         return not self.going_away and not self.session.is_closed
+
+    def takes_question(self, *, now: float) -> bool:
+        """Whether this peer may be asked about a Track now."""
+        return not self.is_relay or self.questions.room(now=now) >= 1
+
+    def takes_offer(self, *, now: float) -> bool:
+        """Whether this peer may be told now that a Track is published, or skipped."""
+        return not self.is_relay or self.offers.room(now=now) >= 1
+
+    def count_question(self, *, now: float) -> None:
+        """Count a SUBSCRIBE, FETCH or TRACK_STATUS that is to be sent.
+
+        Raises:
+            LocalProtocolError: It is a relay that would not take so many.
+        """
+        if not self.questions.take(1, now=now) and self.is_relay:
+            raise LocalProtocolError("this peer is asked about too many Tracks")
 
     @property
     def takes_publish(self) -> bool:

@@ -7,6 +7,8 @@ those that push it. A `Publishers` belongs to one `Supply`, which reports what w
 * one on which a FETCH stalled is asked for no other until some time has passed;
 * one that has no room for another FETCH says so for all Tracks (`Peer.busy_until`). It may
   be asked nevertheless: this is for those who can wait;
+* one that was asked about too many Tracks just before, for all who want some, is asked later
+  (`Peer.questions`), and who wants another one is told so;
 * one that refused a SUBSCRIBE is not the first to be asked when a publisher is lost.
 
 The parent is asked for what nobody below can give, and nobody is asked for his own sake
@@ -101,7 +103,14 @@ class Publishers:
     def are_busy(self, asker: Peer | None, now: float) -> bool:
         """Tell whether a FETCH has a chance, but not before a publisher serves fewer of them."""
         publishers = self.for_fetch(asker, now)
-        return bool(publishers) and all(peer.busy_until > now for peer in publishers)
+        return bool(publishers) and all(
+            peer.busy_until > now or not peer.takes_question(now=now) for peer in publishers
+        )
+
+    def are_asked_much(self, asker: Peer | None, denied: Collection[Peer], now: float) -> bool:
+        """Tell whether all that are left to be asked were asked too much just before."""
+        publishers = [peer for peer in self.available(asker) if peer not in denied]
+        return bool(publishers) and not any(peer.takes_question(now=now) for peer in publishers)
 
     def stall(self, peer: Peer, *, until: float) -> None:
         """Ask for no FETCH of `peer` before this time, in monotonic seconds."""

@@ -25,7 +25,7 @@ from kvcs.names import Location
 from kvcs.relay.host import Host
 from kvcs.relay.namespaces import Route
 from kvcs.relay.peer import Peer
-from kvcs.relay.refusal import NOT_FOUND, Refusal
+from kvcs.relay.refusal import ASKED_MUCH, NOT_FOUND, Refusal
 from kvcs.relay.supply import Supply
 from kvcs.relay.upstream_status import UpstreamStatus
 from kvcs.relay.waiting import Probe, Question, Waiting
@@ -156,7 +156,10 @@ class Questions:
             if question.probe is not None:
                 return
         del self._waiting[route]
-        if isinstance(event, FetchReceived):
+        publishers, denied = self._supply.publishers, question.denied
+        if not is_answerable and publishers.are_asked_much(question.peer, denied, now):
+            self._audience.refuse(question, ASKED_MUCH, now=now)
+        elif isinstance(event, FetchReceived):
             is_known = is_answerable or not is_over or self._reaches(question)
             self._answer_fetch(question, event, is_known=is_known, now=now)
         elif is_answerable:

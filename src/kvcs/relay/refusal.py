@@ -14,7 +14,7 @@ from kvcs.errors import RequestErrorCode
 from kvcs.moqt.session.events import RequestRejected
 from kvcs.moqt.wire.request import Redirect
 
-__all__ = ("NOBODY_CAME", "NOT_FOUND", "UNINTERESTED", "Refusal")
+__all__ = ("ASKED_MUCH", "NOBODY_CAME", "NOT_FOUND", "UNINTERESTED", "Refusal")
 
 _ABSENT: Final = frozenset({RequestErrorCode.DOES_NOT_EXIST, RequestErrorCode.GOING_AWAY})
 # What is true of the Track, whoever asks for it.
@@ -62,6 +62,9 @@ NOT_FOUND: Final = Refusal(RequestErrorCode.DOES_NOT_EXIST, "no publisher")
 
 NOBODY_CAME: Final = Refusal(RequestErrorCode.TIMEOUT, "no publisher appeared")
 """Nobody published the Track within RENDEZVOUS_TIMEOUT, or nobody may know."""
+
+ASKED_MUCH: Final = Refusal(RequestErrorCode.EXCESSIVE_LOAD, "too much is asked of the publisher")
+"""Whoever could be asked was asked too much just before."""
 
 UNINTERESTED: Final = Refusal(RequestErrorCode.UNINTERESTED, "nobody wants it from here")
 """A relay publishes what nobody asked for any more, or what comes from elsewhere."""

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from kvcs.errors import LocalProtocolError
 from kvcs.moqt.session.actions import RequestId
@@ -39,6 +39,9 @@ from kvcs.relay.peer import Peer
 from kvcs.relay.prefix_requests import PrefixRequests, retry_wait
 
 __all__ = ("TrackInterest",)
+
+# Seconds without questions to a relay once too many were asked.
+_PAUSE: Final = 1.0
 
 type OnSkipped = Callable[[Peer, FullTrackName, float], None]
 """Called with the relay that could not publish a Track, the Track and the time."""
@@ -87,12 +90,14 @@ class _Neighbour:
         wanted: What it wants itself.
         requests: What it is asked for.
         lacks_right: It was not asked for something since it may not publish it.
+        asks_later: It is asked again soon for what it could not be asked for.
     """
 
     peer: Peer
     wanted: Counter[TrackNamespace] = field(default_factory=Counter[TrackNamespace])
     requests: PrefixRequests[_Request] = field(default_factory=PrefixRequests[_Request])
     lacks_right: bool = False
+    asks_later: bool = False
 
 
 class TrackInterest:
@@ -182,6 +187,9 @@ class TrackInterest:
         if request is not None:
             self._let_forward(neighbour, request, forward=wish.forward, now=now)
             return
+        if not peer.takes_question(now=now):
+            self._ask_later(neighbour, now)
+            return
         asked = neighbour.requests.to_ask_for(prefix, partial(self._may_offer, neighbour))
         if asked is None:
             return
@@ -211,6 +219,7 @@ class TrackInterest:
         except LocalProtocolError:
             # The session takes no requests any more, and so is as good as over.
             return
+        peer.questions.admit(1, now=now)
         running[prefix] = _Request(request_id, forward)
         peer.follow(request_id, partial(self._receive, neighbour, prefix))
         peer.wake()
@@ -228,6 +237,7 @@ class TrackInterest:
             # So many updates are unanswered; each Track is resumed when it comes.
             return
         request.forward = True
+        neighbour.peer.questions.admit(1, now=now)
         neighbour.peer.wake()
 
     def _cancel(self, neighbour: _Neighbour, prefix: TrackNamespace, now: float) -> None:
@@ -290,6 +300,17 @@ class TrackInterest:
         if self._neighbours.get(neighbour.peer.id) is neighbour:
             neighbour.requests.refused.discard(prefix)
             self._cover_all(neighbour, prefix, now)
+
+    def _ask_later(self, neighbour: _Neighbour, now: float) -> None:
+        """Ask for what is wanted once the relay takes more questions."""
+        if not neighbour.asks_later:
+            neighbour.asks_later = True
+            self._host.schedule(now + _PAUSE, partial(self._ask_postponed, neighbour))
+
+    def _ask_postponed(self, neighbour: _Neighbour, now: float) -> None:
+        neighbour.asks_later = False
+        if self._neighbours.get(neighbour.peer.id) is neighbour:
+            self._cover_all(neighbour, TrackNamespace(), now)
 
     def _cover_all(self, neighbour: _Neighbour, prefix: TrackNamespace, now: float) -> None:
         """Have a relay publish what is wanted below a prefix: for others nothing has changed."""

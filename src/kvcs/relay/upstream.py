@@ -183,7 +183,8 @@ class UpstreamSubscription:
     def subscribe(
         cls, sink: SubscriptionSink, peer: Peer, wish: SubscriptionWish, *, now: float
     ) -> Self:
-        """Send SUBSCRIBE to a publisher."""
+        """Send SUBSCRIBE to a publisher; raises LocalProtocolError if that is not possible now."""
+        peer.count_question(now=now)
         parameters = Parameters(
             location_filter=_NEXT_OBJECT,
             forward=None if wish.forward else False,
@@ -220,7 +221,8 @@ class UpstreamSubscription:
 
     def request_new_group(self, group_id: int, *, now: float) -> None:
         """Ask the publisher to begin a Group."""
-        self._update(Parameters(new_group_request=group_id), now)
+        if self.peer.takes_question(now=now):
+            self._update(Parameters(new_group_request=group_id), now)
 
     def renew(self, *, now: float) -> None:
         """Ask the publisher to keep up a subscription that would expire."""
@@ -235,6 +237,7 @@ class UpstreamSubscription:
         except LocalProtocolError:
             # So many are unanswered that the publisher takes no more of them.
             return False
+        self.peer.questions.admit(1, now=now)
         self.peer.wake()
         return True
 

@@ -151,7 +151,11 @@ class UpstreamFetch:
             span: First and last position that are wanted, inclusive.
             parameters: What is asked for: the range, and Object IDs at most.
             now: Monotonic seconds.
+
+        Raises:
+            LocalProtocolError: That is not possible now.
         """
+        peer.count_question(now=now)
         request_id = peer.session.fetch(sink.intake.name, parameters, now=now)
         peer.wake()
         return cls(sink, peer, request_id, span, ids=ObjectIds.of(parameters.range_filters))

@@ -53,7 +53,8 @@ class UpstreamStatus:
     """
 
     def __init__(self, sink: StatusSink, peer: Peer, *, now: float) -> None:
-        """Send TRACK_STATUS to a publisher."""
+        """Send TRACK_STATUS to a publisher; raises LocalProtocolError if it cannot be asked now."""
+        peer.count_question(now=now)
         self.peer = peer
         self.request_id = peer.session.track_status(sink.name, now=now)
         self._sink = sink
@@ -84,6 +85,7 @@ class UpstreamStatus:
     def _subscribe(self, now: float) -> bool:
         parameters = Parameters(location_filter=_NEXT_OBJECT, forward=False)
         try:
+            self.peer.count_question(now=now)
             self.request_id = self.peer.session.subscribe(self._sink.name, parameters, now=now)
         except LocalProtocolError:
             return False

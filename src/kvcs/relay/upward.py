@@ -37,8 +37,8 @@ from kvcs.relay.prefix_requests import PrefixRequests, retry_wait
 
 __all__ = ("Upward",)
 
-# Seconds without announcements once too much was taken back, and at least before one that was
-# refused is repeated.
+# Seconds without announcements once too much was taken back, without questions once too many were
+# asked, and at least before an announcement that was refused is repeated.
 _PAUSE: Final = 1.0
 
 type Then = Callable[[float], None]
@@ -115,7 +115,7 @@ class Upward:
         self._withdrawals = LeakyBucket(
             limits.max_withdrawal_rate, burst=limits.max_upstream_namespaces
         )
-        self._is_pausing = False
+        self._is_pausing = self._asks_later = False
 
     def __repr__(self) -> str:
         return (
@@ -256,6 +256,9 @@ class Upward:
         interest = self._interests.covering(prefix)
         if interest is not None or self.parent is None or not self.parent.is_available:
             return interest
+        if not self.parent.takes_question(now=now):
+            self._ask_later(now)
+            return None
         asked = self._interests.to_ask_for(prefix)
         return None if asked is None else self._subscribe(asked, now)
 
@@ -272,6 +275,7 @@ class Upward:
         except LocalProtocolError:
             # The session is over, and so is everything that was asked for on it.
             return None
+        parent.questions.admit(1, now=now)
         interest = running[prefix] = _Interest(request_id, self._allowed_withdrawals())
         for narrower in replaced:
             # What they listed stays until it is clear that this request does not list it.
@@ -324,6 +328,16 @@ class Upward:
     def _ask_again(self, prefix: TrackNamespace, now: float) -> None:
         self._interests.refused.discard(prefix)
         self._cover_all(prefix, now)
+
+    def _ask_later(self, now: float) -> None:
+        """Ask for what is wanted once the parent takes more questions."""
+        if not self._asks_later:
+            self._asks_later = True
+            self._host.schedule(now + _PAUSE, self._ask_postponed)
+
+    def _ask_postponed(self, now: float) -> None:
+        self._asks_later = False
+        self._cover_all(TrackNamespace(), now)
 
     def _cover_all(self, below: TrackNamespace, now: float) -> None:
         """Ask for what is wanted below a prefix: for the rest nothing has changed."""
