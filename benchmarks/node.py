@@ -40,7 +40,6 @@ from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay.auth import allow_all
 from kvcs.relay.config import RelayConfig, RelayLimits
 from kvcs.relay.disk.config import DiskConfig
-from kvcs.relay.heap import calm_collector
 from kvcs.relay.relay import Relay
 from kvcs.transport.interface import ClientTls, ServerTls, TransportConfig
 
@@ -212,7 +211,6 @@ class PublisherNode(Node):
 
 class RelayNode(Node):
     async def open(self) -> None:
-        calm_collector()  # as ``kvcs relay run`` does
         config = RelayConfig(
             tls=server_tls(self.certificate),
             port=self.settings["port"],

@@ -8,15 +8,10 @@ then. Other allocators are left alone.
 """
 
 import ctypes
-import gc
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ("COLLECT_AFTER", "TRIM_BYTES", "TRIM_INTERVAL", "Heap", "calm_collector", "glibc_trim")
-
-# Container objects made and not freed before Python looks for cycles among the young ones. Each
-# Object that is kept makes a few, none of them in a cycle.
-COLLECT_AFTER: Final = 50_000
+__all__ = ("TRIM_BYTES", "TRIM_INTERVAL", "Heap", "glibc_trim")
 
 # Evicted octets that make it worth while.
 TRIM_BYTES: Final = 16 * 2**20
@@ -32,16 +27,6 @@ def glibc_trim() -> Callable[[], None] | None:
         return None
     trim.argtypes = [ctypes.c_size_t]
     return lambda: trim(0)
-
-
-def calm_collector() -> None:
-    """Have Python look for cycles less often, and never among what was loaded before.
-
-    For the process of a relay that does nothing else; it holds for the whole process.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
 
 
 class Heap:

@@ -21,7 +21,6 @@ from kvcs.cli.relay.schema import Admin, Settings
 from kvcs.cli.relay.text import format_settings
 from kvcs.errors import ConfigError, TransportError
 from kvcs.relay import Relay, RelayStatistics
-from kvcs.relay.heap import calm_collector
 from kvcs.transport.interface import Address
 
 __all__ = ("relay_run",)
@@ -47,7 +46,6 @@ def relay_run(output: Output, settings: Settings, *, print_config: bool) -> None
         click.echo(format_settings(settings), nl=False)
         return
     check(settings)
-    calm_collector()
     run(_serve(output, settings))
 
 
