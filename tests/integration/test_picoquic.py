@@ -150,6 +150,23 @@ async def test_more_streams_than_credit_arrive_whole(network):
     assert all(server.of(stream_id) == b"%d" % stream_id for stream_id in ids)
 
 
+async def test_streams_beyond_credit_can_be_given_up(network):
+    client, server = await network.pair(max_bidi_streams=8)
+    ids = range(0, 4 * 20, 4)
+
+    for stream_id in ids:
+        client.transport.write(stream_id, b"%d" % stream_id)
+    await server.until(lambda ear: ear.of(ids[7]) == b"28")
+    for stream_id in ids:
+        client.transport.reset(stream_id, 5)
+        client.transport.stop_sending(stream_id, 5)
+    for stream_id in ids:
+        await server.until(lambda ear, seen=stream_id: StreamReset(seen, 5) in ear.events)
+        server.transport.reset(stream_id, 6)
+
+    assert not any(isinstance(event, Closed) for event in (*client.events, *server.events))
+
+
 async def test_each_end_knows_how_many_streams_the_other_one_allows(network):
     await network.open(max_bidi_streams=5)
     client = await network.connect(max_bidi_streams=9)

@@ -20,6 +20,7 @@ from typing import Final, Protocol
 from kvcs.transport.interface import (
     Address,
     Closed,
+    StreamData,
     Transport,
     TransportConfig,
     TransportEvent,
@@ -121,6 +122,7 @@ class QuicTransport(Transport):
         self._max_bidi_streams: int | None = None
         self._owed: deque[Callable[[], bool]] = deque()
         self._finished: set[int] = set()
+        self._not_begun: dict[int, list[Callable[[], None]]] = {}
         self._batch: list[TransportEvent] = []
         self._on_events: Callable[[Sequence[TransportEvent]], None] | None = None
         self._on_writable: Callable[[], None] = lambda: None
@@ -202,14 +204,21 @@ class QuicTransport(Transport):
         if self._is_open:
             # The library resets no stream that it has not seen.
             self._flush()
-            self._queue.discard(stream_id)
             self._finished.discard(stream_id)
-            self._command(lambda: self._library.reset(stream_id, code))
+            if self._queue.has_begun(stream_id):
+                self._abandon(stream_id, code)
+            else:
+                self._queue.discard_writes(stream_id)
+                self._once_begun(stream_id, lambda: self._abandon(stream_id, code))
 
     def stop_sending(self, stream_id: int, code: int) -> None:
         """Ask the peer to abandon its sending side of a stream."""
-        if self._is_open:
+        if not self._is_open:
+            return
+        if self._queue.has_begun(stream_id) or is_unidirectional(stream_id):
             self._command(lambda: self._library.stop_sending(stream_id, code))
+        else:
+            self._once_begun(stream_id, lambda: self.stop_sending(stream_id, code))
 
     def set_priority(self, stream_id: int, priority: int) -> None:
         """Rank a stream."""
@@ -237,6 +246,23 @@ class QuicTransport(Transport):
         """Wait until the connection is over and its resources are released."""
         await self._released.wait()
 
+    def _abandon(self, stream_id: int, code: int) -> None:
+        self._queue.discard(stream_id)
+        self._command(lambda: self._library.reset(stream_id, code))
+
+    def _once_begun(self, stream_id: int, command: Callable[[], None]) -> None:
+        """Give a command when the peer has let a stream begin.
+
+        Before, the library takes it for a stream beyond the peer's limit, and closes.
+        """
+        self._not_begun.setdefault(stream_id, []).append(command)
+
+    def _command_begun(self) -> None:
+        """Give the commands for streams that have begun meanwhile."""
+        for stream_id in [s for s in self._not_begun if self._queue.has_begun(s)]:
+            for command in self._not_begun.pop(stream_id):
+                command()
+
     # Wakes.
 
     def _flush(self) -> None:
@@ -255,6 +281,8 @@ class QuicTransport(Transport):
     def receive(self, event: TransportEvent) -> None:
         """Note an event; `deliver` hands it on."""
         self._batch.append(event)
+        if isinstance(event, StreamData) and not is_unidirectional(event.stream_id):
+            self._queue.note_begun(event.stream_id)
 
     def receive_close(self, code: int, reason: str, *, clean: bool = False) -> None:
         """Note that the library's connection is over."""
@@ -276,6 +304,7 @@ class QuicTransport(Transport):
         while self._owed and self._owed[0]():
             self._owed.popleft()
         moved = self._queue.pump()
+        self._command_begun()
         if moved:
             self._progress_at = self._loop.time()
         elif self._queue.queued_bytes:
@@ -336,7 +365,9 @@ class QuicTransport(Transport):
         Bytes in transit are a snapshot of the library's thread, asked for now and read at the
         next look; two quiet looks in a row count.
         """
-        if self._queue.streams or self._owed or self._finished:
+        # A stream that was given up before it could begin is never flushed.
+        waiting = self._queue.streams > len(self._not_begun)
+        if waiting or self._owed or self._finished:
             self._quiet_looks = 0
             return False
         self._quiet_looks = 0 if self._library.bytes_in_transit() else self._quiet_looks + 1
@@ -348,6 +379,7 @@ class QuicTransport(Transport):
         self._close_sent = True
         self._queue.clear()
         self._owed.clear()
+        self._not_begun.clear()
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = self._loop.call_later(_CLOSE_WAIT, self._end_closed)

@@ -100,6 +100,15 @@ class SendQueue:
         begun = self._begun
         return sum(s > begun.get(s & 3, s) for s in self._streams)
 
+    def has_begun(self, stream_id: int) -> bool:
+        """Tell whether something of this stream, or of a later one of its kind, has left."""
+        return stream_id <= self._begun.get(stream_id & 3, -1)
+
+    def note_begun(self, stream_id: int) -> None:
+        """Note that the peer knows a stream."""
+        kind = stream_id & 3
+        self._begun[kind] = max(stream_id, self._begun.get(kind, -1))
+
     @property
     def is_waiting(self) -> bool:
         """Tell whether the rings have not taken all that was written."""
@@ -144,6 +153,14 @@ class SendQueue:
             waiting = sum(len(data) for data, _ in stream.writes) - stream.offset
             self.queued_bytes -= waiting + stream.ring_bytes
 
+    def discard_writes(self, stream_id: int) -> None:
+        """Forget what a stream owes beyond what its ring has."""
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            self.queued_bytes -= sum(len(data) for data, _ in stream.writes) - stream.offset
+            stream.writes.clear()
+            stream.offset = 0
+
     def clear(self) -> None:
         """Forget everything."""
         self._streams.clear()
@@ -171,8 +188,7 @@ class SendQueue:
     def _note_left(self, stream_id: int, stream: _Stream, used: int) -> None:
         """Count what has left the ring of a stream."""
         if used < stream.ring_bytes:
-            kind = stream_id & 3
-            self._begun[kind] = max(stream_id, self._begun.get(kind, -1))
+            self.note_begun(stream_id)
         self.queued_bytes -= stream.ring_bytes - used
         stream.ring_bytes = used
 

@@ -106,6 +106,11 @@ def scenario(function):
 @scenario
 async def test_commands_refused_by_a_full_ring_are_made_later_and_in_order():
     bench = Bench()
+    bench.transport.write(6, b"begun")
+    await asyncio.sleep(0)
+    bench.library.drain()
+    bench.look()
+    bench.library.calls.clear()
 
     bench.library.full = True
     bench.transport.set_priority(2, 4)
@@ -182,8 +187,40 @@ async def test_reset_follows_what_was_written_before_it():
 
     bench.transport.write(2, b"header")
     bench.transport.reset(2, 5)
+    bench.library.drain()
+    bench.look()
 
     assert bench.library.calls == [("push", 2, b"header", False), ("reset", 2, 5)]
+
+
+@scenario
+async def test_stream_that_the_peer_lets_not_begin_is_reset_once_it_has_begun():
+    bench = Bench()
+    bench.transport.write(0, b"request")
+    bench.transport.write(4, b"another")
+    bench.transport.reset(4, 5)
+    bench.transport.stop_sending(4, 6)
+    bench.library.levels[0] = 0
+    bench.look()
+    before = list(bench.library.calls)
+
+    bench.library.levels[4] = 3
+    bench.look()
+
+    assert before == [("push", 0, b"request", False), ("push", 4, b"another", False)]
+    assert bench.library.calls[2:] == [("reset", 4, 5), ("stop_sending", 4, 6)]
+    assert bench.transport.queued_bytes == 0
+
+
+@scenario
+async def test_stream_that_the_peer_began_is_reset_at_once():
+    bench = Bench()
+    bench.transport.receive(StreamData(1, b"request", fin=False))
+
+    bench.transport.write(1, b"answer")
+    bench.transport.reset(1, 5)
+
+    assert bench.library.calls == [("push", 1, b"answer", False), ("reset", 1, 5)]
 
 
 @scenario
