@@ -74,7 +74,7 @@ class Trouble:
         self.network = MemoryNetwork(seed, profile)
         self.config = RelayConfig(
             tls=TLS, authorize=allow_all, transport=SMALL, limits=LIMITS,
-            cache_bytes=4 * TRACK_BYTES + self.chance.choice([60_000, 2**20]),
+            cache_bytes=12 * TRACK_BYTES + self.chance.choice([60_000, 2**20]),
         )  # fmt: skip
         self.complete = 0
         self.faults = []
