@@ -9,7 +9,17 @@ import sys
 from importlib import import_module
 
 NAMES = (
-    *("codec", "direct", "disk", "fan_out", "foreign", "pipeline", "profile", "relay"),
+    *(
+        "codec",
+        "direct",
+        "disk",
+        "fan_out",
+        "first_layer",
+        "foreign",
+        "pipeline",
+        "profile",
+        "relay",
+    ),
     *("secure", "stalled", "tree", "wan"),
 )
 

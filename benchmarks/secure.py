@@ -36,7 +36,7 @@ async def run(seconds: float) -> list[Result]:
     results: list[Result] = []
     for name, object_bytes in SIZES.items():
         results += await _size(f"secure/{name}", object_bytes, seconds)
-    return results + await _first_layer(seconds)
+    return results + await first_layer(seconds)
 
 
 class _Pair:
@@ -134,7 +134,7 @@ async def _size(name: str, object_bytes: int, seconds: float) -> list[Result]:
     ]
 
 
-async def _first_layer(seconds: float) -> list[Result]:
+async def first_layer(seconds: float) -> list[Result]:
     """Measure `pipeline/first_layer` of publications that are protected, beside one that is not."""
     kinds = ("none", "signed", "signed+sealed")
     async with AsyncExitStack() as stack:
