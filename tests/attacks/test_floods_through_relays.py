@@ -25,6 +25,8 @@ from kvcs.testing import MemoryNetwork, run
 
 RATE, BURST = 20, 40
 ATTACKERS = 8
+#: Tenths of a second. In one second all together ask for more than burst and refusals allow.
+FLOOD_TENTHS = 60
 PREFIX = TrackNamespace((b"flood",))
 
 
@@ -87,7 +89,7 @@ async def retrieved_during(kind):
         for client in clients:
             client.listen(lambda _: None)
         flooding = asyncio.ensure_future(flood(clients, REQUESTS[kind], stopped))
-        for _ in range(200):
+        for _ in range(FLOOD_TENTHS):
             await asyncio.sleep(0.1)
             orphaned += child.parent is None
         assert not flooding.done()
