@@ -94,7 +94,7 @@ def test_the_reason_is_told_when_there_are_no_others(capsys):
     with pytest.raises(NotAuthentic, match="no trusted key"):
         run(fetch(Liar(longer())))
 
-    assert capsys.readouterr().out == ""
+    assert json.loads(capsys.readouterr().out) == {"complete": False, "refused": {"signature": 1}}
 
 
 def test_no_other_publication_is_taken_for_an_exact_one(capsys):
@@ -103,4 +103,4 @@ def test_no_other_publication_is_taken_for_an_exact_one(capsys):
     with pytest.raises(NotAuthentic, match="no trusted key"):
         run(fetch(Liar(bogus, genuine(b"q" * 16)), exact=bogus.name))
 
-    assert capsys.readouterr().out == ""
+    assert json.loads(capsys.readouterr().out) == {"complete": False, "refused": {"signature": 1}}

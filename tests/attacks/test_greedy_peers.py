@@ -242,7 +242,7 @@ def test_states_beyond_the_rate_are_not_heard_and_a_flood_of_them_closes(greedy)
     for number in range(BURST):
         if not greedy.link.session.is_closed:
             notify(number)
-    assert world.core.metrics.sessions_flooded == 1
+    assert world.statistics.sessions_flooded == 1
 
 
 def test_flood_of_requests_closes_its_session(greedy):
@@ -252,7 +252,7 @@ def test_flood_of_requests_closes_its_session(greedy):
 
     (closed,) = [e for e in greedy.events if isinstance(e, ev.SessionClosed)]
     assert closed.error.code == TerminationCode.INTERNAL_ERROR
-    assert greedy.world.core.metrics.sessions_flooded == 1
+    assert greedy.world.statistics.sessions_flooded == 1
 
 
 # On a network.

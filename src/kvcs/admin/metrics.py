@@ -119,6 +119,8 @@ COUNTS: Final = (
           "Open sessions."),
     Count("sessions_opened", "kvcs_relay_sessions_opened_total", _COUNTER, "sessions",
           "Sessions accepted."),
+    Count("sessions_flooded", "kvcs_relay_sessions_flooded_total", _COUNTER, "sessions",
+          "Sessions closed since they went on far beyond what one may ask for."),
     Count("namespaces", "kvcs_relay_namespaces", _GAUGE, "namespaces",
           "Track Namespaces listed."),
     Count("tracks", "kvcs_relay_tracks", _GAUGE, "tracks",

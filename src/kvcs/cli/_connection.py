@@ -1,23 +1,32 @@
 """From the options of a command to the configuration of a connection."""
 
 import os
+import ssl
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Final
 
 from kvcs.cli._options import RelaySettings
 from kvcs.cli._tokens import find_tokens, following_tokens
 from kvcs.endpoint.connect import ConnectConfig
+from kvcs.errors import ConfigError
 from kvcs.moqt.wire.token import Token
 from kvcs.transport.interface import ClientTls, TransportConfig
 
 __all__ = ("connect_config", "renewing")
 
 _FLAG: Final = "--token-file"
+_AUTHORITY_FLAG: Final = "--ca"
 
 
 def connect_config(relay: RelaySettings) -> ConnectConfig:
-    """Return how to reach a relay; connecting takes at most the command's whole time."""
+    """Return how to reach a relay; connecting takes at most the command's whole time.
+
+    Raises:
+        ConfigError: A file that was named holds no token, or no certificates.
+    """
+    _check_authority(relay.ca)
     transport = TransportConfig()
     return ConnectConfig(
         tokens=find_tokens(relay.token_file, _FLAG, os.environ),
@@ -27,6 +36,18 @@ def connect_config(relay: RelaySettings) -> ConnectConfig:
         ),
         transport=TransportConfig(connect_timeout=min(transport.connect_timeout, relay.timeout)),
     )
+
+
+def _check_authority(path: Path | None) -> None:
+    """Refuse a file without certificates under the name that the person has for it."""
+    if path is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    except OSError as error:
+        reason = "no certificate in it" if isinstance(error, ssl.SSLError) else error.strerror
+        got = f"{path}: {reason}"
+        raise ConfigError(_AUTHORITY_FLAG, "a PEM file with certificates", got) from error
 
 
 def renewing(

@@ -202,9 +202,10 @@ async def take_first(
             try:
                 verdict = await taking.run(timeout=deadline - clock())
             except (DataError, RequestRejected, RequestTimedOut) as error:
-                if clock() >= deadline:
-                    raise
                 refused.append(error)
+                if clock() >= deadline:
+                    _report_refused(output, consumer)
+                    raise
                 continue
             if verdict.complete:
                 taking.finish(verdict)
@@ -215,9 +216,16 @@ async def take_first(
         candidates = await _shorter(consumer, wanted, candidates[-1], deadline - clock())
         if candidates:
             output.note(f"note: longer publications are not used: {refused[0]}")
+    _report_refused(output, consumer)
+    raise refused[0]
+
+
+def _report_refused(output: Output, consumer: Consumer) -> None:
+    """Tell which publications were refused where none is used."""
     # One is what the error is about.
     _note_refused(output, consumer, beyond=1)
-    raise refused[0]
+    if consumer.refused:
+        output.result({"complete": False, "refused": dict(consumer.refused)})
 
 
 async def _shorter(

@@ -25,6 +25,7 @@ from kvcs.moqt.wire.token import Token
 __all__ = (
     "ENVIRONMENT_VARIABLE",
     "Stamp",
+    "check_read_again",
     "decode_token",
     "encode_token",
     "find_tokens",
@@ -140,6 +141,21 @@ def stamp(path: Path) -> Stamp:
     if not all(stat.S_ISREG(it.st_mode) or stat.S_ISDIR(it.st_mode) for _, it in found):
         return ()
     return tuple((name, it.st_mtime_ns, it.st_size, it.st_ino) for name, it in found)
+
+
+def check_read_again(path: Path | None, key: str) -> None:
+    """Refuse what can be read once only, as a pipe, where it is read again and again.
+
+    Args:
+        path: What was named; what is not there is left to who reads it.
+        key: Name of the setting, for errors.
+
+    Raises:
+        ConfigError: It is neither a file nor a directory.
+    """
+    if path is not None and path.exists() and not (path.is_file() or path.is_dir()):
+        expected = "a file, since it is read again whenever it changes: a pipe is read once"
+        raise ConfigError(key, expected, str(path))
 
 
 def _is_read_once(path: Path) -> bool:

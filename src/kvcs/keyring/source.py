@@ -49,7 +49,7 @@ def find_ring(path: Path | None, environment: Mapping[str, str]) -> KeyRing:
         return _with_keys(load_ring_file(path), str(path))
     ring = load_ring(path)
     if ring is None:
-        raise ConfigError("key ring", "a directory or a file", f"{path}: not there")
+        raise ConfigError(f"{path}: key ring", "a directory or a file", "one that is not there")
     return ring
 
 

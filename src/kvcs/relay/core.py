@@ -475,6 +475,7 @@ class RelayCore:
         return RelayStatistics(
             sessions=len(self._peers),
             sessions_opened=metrics.sessions_opened,
+            sessions_flooded=metrics.sessions_flooded,
             namespaces=len(self.discovery.namespaces),
             tracks=len(self._tracks),
             subscriptions=subscriptions,

@@ -123,6 +123,7 @@ class RelayStatistics:
     Attributes:
         sessions: Open sessions.
         sessions_opened: Sessions accepted since the start.
+        sessions_flooded: Sessions closed for a flood of requests.
         namespaces: Track Namespaces listed.
         tracks: Tracks with any state.
         subscriptions: Subscriptions that the relay serves.
@@ -166,6 +167,7 @@ class RelayStatistics:
 
     sessions: int
     sessions_opened: int
+    sessions_flooded: int
     namespaces: int
     tracks: int
     subscriptions: int

@@ -125,6 +125,21 @@ FAILURES = {
         2,
         "--token-file: expected a token of 1..16384 octets, got empty",
     ),
+    "an authority without a certificate": (
+        ["fetch", "moqt://x/", "--like", "SAMPLE", "--ca", "BAD", "KEY"],
+        2,
+        "--ca: expected a PEM file with certificates, got bad: no certificate in it",
+    ),
+    "a key ring that is not there": (
+        ["keys", "list", "--keys", "nothing"],
+        2,
+        "nothing: key ring: expected a directory or a file, got one that is not there",
+    ),
+    "relay settings that are no TOML": (
+        ["relay", "run", "--config", "BAD"],
+        2,
+        "bad: the file: expected TOML",
+    ),
     "a key file that is not there": (
         ["inspect", "SAMPLE", "--scope-key-file", "nothing"],
         2,

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Final
 
 from kvcs.admin.config import AdminConfig
-from kvcs.cli._tokens import read_tokens
+from kvcs.cli._tokens import check_read_again, read_tokens
 from kvcs.cli.relay.addresses import own_addresses
 from kvcs.cli.relay.authorization import policy
 from kvcs.cli.relay.schema import Settings
@@ -130,9 +130,11 @@ def upstream_tokens(settings: Settings) -> tuple[Token, ...]:
     """Return the tokens for the parents.
 
     Raises:
-        ConfigError: The file cannot be read, or holds no token.
+        ConfigError: The file cannot be read, is a pipe, or holds no token.
     """
-    return read_tokens(settings.upstream_token_file, "upstream_token_file")
+    key = "upstream_token_file"
+    check_read_again(settings.upstream_token_file, key)
+    return read_tokens(settings.upstream_token_file, key)
 
 
 def _text(path: Path | None) -> str | None:

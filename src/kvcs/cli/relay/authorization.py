@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from kvcs.c4m import ClaimNumbers, TokenConfig, TokenKey
-from kvcs.cli._tokens import following_tokens, stamp
+from kvcs.cli._tokens import check_read_again, following_tokens, stamp
 from kvcs.cli.relay.schema import Authorization, Settings
 from kvcs.errors import ConfigError
 from kvcs.keyring import KeyRing, Purpose, decode_keys, decode_ring, load_ring
@@ -39,7 +39,8 @@ def policy(settings: Settings) -> Authorize:
     """Return the policy.
 
     Raises:
-        ConfigError: It has no keys, or they cannot be used; or keys are named for another policy.
+        ConfigError: It has no keys, or they cannot be used or are in a pipe; or keys are named for
+            another policy.
     """
     authorization = settings.authorization
     if authorization.policy != "c4m":
@@ -47,6 +48,7 @@ def policy(settings: Settings) -> Authorize:
             expected = f'no keys beside policy = "{authorization.policy}"'
             raise ConfigError(_KEY, expected)
         return _FIXED[authorization.policy]
+    check_read_again(authorization.keys, _KEY)
     return TokenPolicy(token_keys(authorization.keys), _token_config(authorization))
 
 

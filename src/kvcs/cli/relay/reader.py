@@ -66,7 +66,13 @@ def read(path: Path) -> Settings:
         ConfigError: The file cannot be read, or is not TOML.
         WrongSettings: What it says cannot be used.
     """
-    return _accepted(*examine(path))
+    try:
+        return _accepted(*examine(path))
+    except WrongSettings as error:
+        # What runs with them may name other settings by flags, so that it matters where these are.
+        raise WrongSettings(
+            tuple(ConfigError(f"{path}: {e.key}", e.expected, e.got) for e in error.errors)
+        ) from error
 
 
 def examine(path: Path) -> tuple[Settings, tuple[ConfigError, ...]]:

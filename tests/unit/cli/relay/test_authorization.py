@@ -168,6 +168,23 @@ def test_a_ring_comes_through_a_pipe(key):
     assert found.kid == b"one"
 
 
+@pytest.mark.parametrize(
+    ("setting", "key"),
+    [
+        ('upstream_token_file = "pipe"', "upstream_token_file"),
+        ('[authorization]\npolicy = "c4m"\nkeys = "pipe"', "authorization.keys (--token-keys)"),
+    ],
+)
+def test_a_relay_takes_no_pipe_for_what_it_reads_again_and_opens_none(
+    settings_of, certificate, tmp_path, setting, key
+):
+    # To open it would wait for somebody who writes.
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    settings = settings_of(f"{setting}\n{tls_of(certificate)}")
+
+    assert "a file, since it is read again" in faults_of(settings)[key]
+
+
 def test_a_broken_file_is_named_once(tmp_path):
     write(tmp_path / "keys", b"{")
 

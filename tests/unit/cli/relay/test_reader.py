@@ -172,3 +172,16 @@ def test_file_that_is_no_text_is_refused(tmp_path, content, expected):
 def test_file_that_is_not_there_is_said_so(tmp_path):
     with pytest.raises(ConfigError, match="a readable file"):
         read(tmp_path / "nothing.toml")
+
+
+def test_the_file_is_named_beside_all_that_is_wrong_in_it(tmp_path):
+    file = tmp_path / "relay.toml"
+    file.write_text("[listen]\nport = -1\nprot = 2")
+
+    with pytest.raises(WrongSettings) as error:
+        read(file)
+
+    assert [each.key for each in error.value.errors] == [
+        f"{file}: listen.port",
+        f"{file}: listen.prot",
+    ]
