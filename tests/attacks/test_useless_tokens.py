@@ -4,6 +4,7 @@ A session has some verified, and then only so many a second; the rest is refused
 are known, those of other sessions, and what is decided again without being asked go on as before.
 """
 
+import cbor2
 import pytest
 from tests.attacks.guarded import UNAUTHORIZED, Guarded, raw
 from tests.unit.relay.world import BLOCKS, whole
@@ -85,6 +86,38 @@ def test_useless_tokens_beside_a_good_one_count_and_the_good_one_does_not_need_t
     guarded.world.pass_time(1.0)
     request_id = guarded.ask("fetch", guarded.token(Role.CONSUMER, 999.0), client=member)
     assert member.objects(request_id)[:BLOCKS] == whole(1)
+
+
+def rewritten(token, number):
+    """A good token with a header that nobody signs: as good as before, and made without a key."""
+    protected, headers, payload, proof = cbor2.loads(token.value).value
+    tag = token.value[0] & 0x1F
+    more = [protected, {**headers, 1000 + number: b""}, payload, proof]
+    return raw(cbor2.dumps(cbor2.CBORTag(tag, more)))
+
+
+@pytest.mark.parametrize("name", ["mac", "signer"])
+def test_a_good_token_written_in_ever_new_ways_counts_too(guarded, opened, name):
+    good = guarded.token(Role.CONSUMER, key=getattr(guarded, name))
+    for number in range(2 * BURST):
+        request_id = guarded.ask("track_status", rewritten(good, number))
+        refusals = guarded.stranger.of(request_id, ev.RequestRejected)
+        is_in_time = number <= BURST + 1
+        assert [refusal.code for refusal in refusals] == ([] if is_in_time else [EXCESSIVE_LOAD])
+
+    assert len(opened) == 1 + BURST + 1
+    other = guarded.ask("fetch", guarded.token(Role.CONSUMER, 999.0), client=guarded.world.client())
+    assert guarded.world.clients[-1].objects(other)[:BLOCKS] == whole(1)
+    guarded.assert_untouched()
+
+
+def test_several_tokens_that_say_the_same_are_several(guarded, opened):
+    """Issuers that sign make another one each time, and clocks have seconds."""
+    for _ in range(3 * BURST):
+        token = guarded.token(Role.CONSUMER, key=guarded.signer)
+        assert not guarded.stranger.of(guarded.ask("track_status", token), ev.RequestRejected)
+
+    assert len(opened) == 3 * BURST
 
 
 def test_updates_count_like_requests(guarded, opened):

@@ -50,10 +50,11 @@ class RelayLimits:
             `SessionLimits.max_namespaces`; requests for more are refused with EXCESSIVE_LOAD.
             Each is decided by the policy, so that a few octets that ask for thousands cost the
             relay much.
-        max_useless_token_rate: Tokens a second of one session that are verified and cannot be used.
-            Where more come, tokens that the policy does not know are not looked at, and requests
-            that need them are refused with EXCESSIVE_LOAD: verifying one costs this relay a
-            signature check, making a useless one costs nothing.
+        max_useless_token_rate: Tokens a second of one session that are verified and cannot be used,
+            or are known and only written in another way. Where more come, tokens that the policy
+            does not know are not looked at, and requests that need them are refused with
+            EXCESSIVE_LOAD: verifying one costs this relay a signature check, making such a one
+            costs nothing.
         max_useless_token_burst: The same at once.
         max_withdrawal_rate: Namespaces a second that one session may take back, or say twice, after
             as many as it may have announced. A publisher that goes on is refused new ones with

@@ -6,14 +6,16 @@ harm beside it. Otherwise the refusal says as much as the peer knows itself: tha
 expired, or cannot be read. What came of a token is remembered by its digest, since every request
 of a session brings the same one: its claims, or in a memory of its own, which strangers fill, why
 it cannot be used. The token itself is not kept. A session that brings ever new useless ones has
-them verified only as fast as its budget lets it; tokens that are known do not need it.
+them verified only as fast as its budget lets it; tokens that are known do not need it. Much of a
+token is not signed, so that who has a good one can write it in as many ways as it likes: each of
+them is as good, costs a verification, and counts as useless too.
 
 Source: draft-ietf-moq-c4m-01, Sections 2 and 7; MOQT draft 22, Section 8.9.
 """
 
 import hashlib
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -57,6 +59,9 @@ _WORTH: Final = (
     RequestErrorCode.UNAUTHORIZED,
     RequestErrorCode.EXCESSIVE_LOAD,
 )
+# Octets at the end of every good token, after which nothing may come: its authentication tag, or
+# half of its signature, in place of which without the key there is one other.
+_PROOF_BYTES: Final = 32
 # Reason of a token that was not looked at, which may be a good one.
 _UNVERIFIED: Final = "load"
 
@@ -81,7 +86,9 @@ class TokenPolicy:
         self._config = config or TokenConfig()
         self._clock = clock
         self._verifier = TokenVerifier(keys, self._config)
-        self._known: OrderedDict[bytes, Claims] = OrderedDict()
+        # By the digest of the token: its claims, and its proof.
+        self._known: OrderedDict[bytes, tuple[Claims, bytes]] = OrderedDict()
+        self._written: Counter[bytes] = Counter()
         self._refused: OrderedDict[bytes, str] = OrderedDict()
 
     def __repr__(self) -> str:
@@ -93,6 +100,7 @@ class TokenPolicy:
         """Use other keys from now on; `Relay.review` decides again what was granted before."""
         self._verifier = TokenVerifier(keys, self._config)
         self._known.clear()
+        self._written.clear()
         self._refused.clear()
 
     def __call__(self, access: Access) -> Decision:
@@ -137,10 +145,10 @@ class TokenPolicy:
             TokenRefused: It cannot be used.
         """
         digest = hashlib.sha256(token).digest()
-        claims = self._known.get(digest)
-        if claims is not None:
+        known = self._known.get(digest)
+        if known is not None:
             self._known.move_to_end(digest)
-            return claims
+            return known[0]
         reason = self._refused.get(digest)
         if reason is not None:
             self._refused.move_to_end(digest)
@@ -152,19 +160,25 @@ class TokenPolicy:
         except (NotAuthentic, TokenRefused) as error:
             if budget is not None:
                 budget.note_useless()
-            _remember(self._refused, digest, error.reason, MAX_REFUSED_TOKENS)
+            self._refused[digest] = error.reason
+            if len(self._refused) > MAX_REFUSED_TOKENS:
+                self._refused.popitem(last=False)
             raise
-        _remember(self._known, digest, claims, MAX_KNOWN_TOKENS)
+        proof = token[-_PROOF_BYTES:]
+        if budget is not None and proof in self._written:
+            budget.note_useless()
+        self._remember(digest, claims, proof)
         return claims
 
-
-def _remember[Value](
-    memory: OrderedDict[bytes, Value], digest: bytes, value: Value, most: int
-) -> None:
-    """Keep one value more, and of all of them the latest."""
-    memory[digest] = value
-    if len(memory) > most:
-        memory.popitem(last=False)
+    def _remember(self, digest: bytes, claims: Claims, proof: bytes) -> None:
+        """Keep the claims of one token more, and of all of them the latest."""
+        self._known[digest] = claims, proof
+        self._written[proof] += 1
+        if len(self._known) > MAX_KNOWN_TOKENS:
+            _, oldest = self._known.popitem(last=False)[1]
+            self._written[oldest] -= 1
+            if not self._written[oldest]:
+                del self._written[oldest]
 
 
 def _code(reason: str) -> RequestErrorCode:
