@@ -55,7 +55,8 @@ class Actor:
         settings = {**self.settings, **changes}
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tests.chaos.actor", self.role, json.dumps(settings),
+                sys.executable, "-X", "faulthandler",
+                "-m", "tests.chaos.actor", self.role, json.dumps(settings),
                 stdout=asyncio.subprocess.PIPE, stderr=log, limit=2**20,
             )  # fmt: skip
         self.reading = asyncio.create_task(self._read(), name=f"read {self.name}")

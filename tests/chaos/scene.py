@@ -336,9 +336,10 @@ def check_logs(report, directory):
     """See that no process has met a bug of its own."""
     for log in sorted(Path(directory).glob("*.log")):
         text = log.read_text(errors="replace")
-        if "Traceback" in text:
-            start = text.index("Traceback")
-            report.fault("crash", f"{log.name}: {text[start : start + 3000]}")
+        for sign in ("Traceback", "Fatal Python error"):
+            if sign in text:
+                start = text.index(sign)
+                report.fault("crash", f"{log.name}: {text[start : start + 3000]}")
 
 
 async def run(seconds, seed):
@@ -360,8 +361,9 @@ async def run(seconds, seed):
         await scene.recover()
         await scene.leave()
         watching.cancel()
-        check_usage(report, scene.first, scene.parent.usage())
-        if not scene.parent.is_running:
+        if scene.parent.is_running:
+            check_usage(report, scene.first, scene.parent.usage())
+        else:
             report.fault("crash", "the parent relay is gone")
         check_logs(report, directory)
     if not report.counts["retrieved complete"]:

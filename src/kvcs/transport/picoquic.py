@@ -8,6 +8,10 @@ library's rings.
 A client's transport owns its context, the transports of a server share one. All calls into
 the library are made on the loop's thread. Its exceptions and return values are mapped here:
 a full ring is not an error but work for the next wake.
+
+The library names a connection by its address in memory, and a new connection gets the address of
+one that is gone. What a server sends on a connection whose end it has not heard of would reach
+whoever came next, so `_ServerLibrary` takes all events just before each command.
 """
 
 # The library ships no types: what it hands out is unknown to the checker.
@@ -142,6 +146,30 @@ class _Library(QuicLibrary):
             return True
 
 
+class _ServerLibrary(_Library):
+    """One connection of a server: gives no command before all that happened is known.
+
+    The worker looks a command's connection up by its address alone. A connection that is over takes
+    no commands, and once it is known to be over none of its commands waits for the worker.
+    """
+
+    def __init__(self, quic: QuicConnection, look: Callable[[], None]) -> None:
+        super().__init__(quic)
+        self._look = look
+
+    def push(self, stream_id: int, data: bytes, *, fin: bool) -> bool:
+        self._look()
+        return super().push(stream_id, data, fin=fin)
+
+    def send_datagram(self, data: bytes) -> None:
+        self._look()
+        super().send_datagram(data)
+
+    def _taken(self, call: Callable[[], int | None]) -> bool:
+        self._look()
+        return super()._taken(call)
+
+
 def _translate(event: QuicEvent) -> TransportEvent | None:
     match event:
         case StreamDataReceived():
@@ -248,6 +276,11 @@ class _ServerEngine(QuicEngine):
         assert self._transport is not None, "the context has started"
         self._transport.set_default_stream_priority(default_priority)
 
+    @property
+    def has_events(self) -> bool:
+        """Tell whether the library's thread has something new."""
+        return self._transport is not None and bool(self._transport.rx_event_ring_count)
+
     def route_event(self, ev: Sequence[int]) -> None:
         self.events_routed += 1
         self.event_type = ev[0]
@@ -294,8 +327,7 @@ class PicoquicListener(Listener):
         self._config = config
         self._on_transport = on_transport
         self._peers: dict[QuicTransport, _ServerPeer] = {}
-        self._ready: list[QuicTransport] = []
-        self._taken = 0
+        self._events: list[tuple[_ServerPeer, QuicEvent, bool]] = []
         self._engine = _ServerEngine(quic_config, self._create_peer)
         self._engine.open(address.port, config.default_priority)
         self._pump = Pump(self._engine.eventfd, self._turn, self._waits)
@@ -323,33 +355,47 @@ class PicoquicListener(Listener):
         del stream_handler
         return _ServerPeer(quic, self._take)
 
+    def _look(self) -> None:
+        """Take what has happened; the next turn hands it on."""
+        if self._engine.has_events:
+            while self._engine.has_events:
+                self._engine.drain_and_route()
+            self._pump.hurry()
+
     def _turn(self) -> tuple[int, int]:
-        self._taken = 0
-        before = -1
-        while self._taken < _WAKE_BYTES and self._engine.events_routed != before:
+        taken, before = 0, -1
+        ready: dict[QuicTransport, None] = {}
+        while taken < _WAKE_BYTES and self._engine.events_routed != before:
             before = self._engine.events_routed
             self._engine.drain_and_route()
-        ready, self._ready = self._ready, []
-        for transport in dict.fromkeys(ready):
+            taken += self._note_events(ready)
+        for transport in ready:
             transport.deliver()
-        return self._taken, sum(transport.move() for transport in list(self._peers))
+        return taken, sum(transport.move() for transport in list(self._peers))
 
     def _waits(self) -> bool:
         return any(transport.waits for transport in self._peers)
 
     def _take(self, peer: _ServerPeer, event: QuicEvent) -> None:
-        transport = peer.transport
-        if transport is not None:
-            by_application = self._engine.event_type == _APPLICATION_CLOSE
-            self._taken += _receive(transport, event, by_application=by_application)
-            self._ready.append(transport)
-        elif isinstance(event, HandshakeCompleted):
-            self._accept(peer)
+        by_application = self._engine.event_type == _APPLICATION_CLOSE
+        self._events.append((peer, event, by_application))
+
+    def _note_events(self, ready: dict[QuicTransport, None]) -> int:
+        """Give their events to the transports, and name those; return the stream bytes."""
+        taken = 0
+        events, self._events = self._events, []
+        for peer, event, by_application in events:
+            if (transport := peer.transport) is not None:
+                taken += _receive(transport, event, by_application=by_application)
+                ready[transport] = None
+            elif isinstance(event, HandshakeCompleted):
+                self._accept(peer)
+        return taken
 
     def _accept(self, peer: _ServerPeer) -> None:
         host, port = peer.quic.peer_address() or ("unknown", 0)
         transport = QuicTransport(
-            _Library(peer.quic),
+            _ServerLibrary(peer.quic, self._look),
             Address(host, port),
             self._config,
             wake=self._pump.wake,

@@ -89,3 +89,30 @@ async def test_stopped_pump_looks_no_more():
 
     assert context.looks == []
     context.close()
+
+
+async def test_events_that_were_taken_between_looks_are_handed_on_at_once():
+    context = Context(waits=True)
+    context.pump.wake()
+
+    context.pump.hurry()
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+    assert len(context.looks) == 1
+    context.close()
+
+
+async def test_busy_context_hands_on_what_was_taken_with_what_gathers():
+    context = Context([1 << 20])
+    context.notify()
+    await context.look()
+
+    context.pump.hurry()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    at_once = len(context.looks)
+    await context.look()
+
+    assert at_once == 1
+    context.close()
