@@ -32,7 +32,9 @@ async def main():
     transport = await factory.connect(
         "127.0.0.1", int(sys.argv[1]), alpn="test", tls=ClientTls(verify=False), config=config
     )
-    transport.set_listener(lambda batch: [tell("heard", repr(event)) for event in batch], lambda: None)
+    transport.set_listener(
+        lambda batch: [tell("heard", repr(event)) for event in batch], lambda: None
+    )
     tell("connected")
     await asyncio.to_thread(sys.stdin.readline)
 
@@ -76,7 +78,7 @@ async def test_last_words_for_one_who_is_gone_do_not_reach_the_next_one(certific
     accepted = asyncio.Queue()
 
     def accept(transport):
-        transport.set_listener(lambda batch: None, lambda: None)
+        transport.set_listener(lambda _: None, lambda: None)
         accepted.put_nowait(transport)
 
     listener = await PicoquicFactory().listen(
