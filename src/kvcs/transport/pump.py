@@ -50,6 +50,7 @@ class Pump:
         self._interval = _SEND_INTERVAL
         self._timer: asyncio.TimerHandle | None = None
         self._reading = False
+        self._hurries = False
         self._stopped = False
         self._read(on=True)
 
@@ -61,8 +62,10 @@ class Pump:
 
     def hurry(self) -> None:
         """Events were taken between the looks: hand them on as if the eventfd had told of them."""
-        if self._reading and not self._stopped:
-            self._set_timer(0)
+        if not (self._hurries or self._stopped):
+            self._hurries = True
+            if self._reading:
+                self._set_timer(0)
 
     def stop(self) -> None:
         """Stop watching."""
@@ -85,6 +88,7 @@ class Pump:
 
     def _run(self) -> None:
         received = sent = 0
+        self._hurries = False
         try:
             received, sent = self._turn()
         finally:
@@ -97,6 +101,8 @@ class Pump:
         self._read(on=not gathers)
         if gathers:
             self._set_timer(GATHER_INTERVAL)
+        elif self._hurries:
+            self._set_timer(0)
         elif self._timer is None and self._waits():
             self._interval = _SEND_INTERVAL if sent else min(2 * self._interval, _SLOW_INTERVAL)
             self._set_timer(self._interval)

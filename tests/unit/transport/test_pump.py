@@ -14,6 +14,7 @@ class Context:
         self.waits = waits
         self.looks = []
         self.looked = asyncio.Event()
+        self.on_look = lambda: None
         self.pump = Pump(self.eventfd, self._turn, lambda: self.waits)
 
     def _turn(self):
@@ -21,6 +22,7 @@ class Context:
             os.eventfd_read(self.eventfd)
         self.looks.append(asyncio.get_running_loop().time())
         self.looked.set()
+        self.on_look()
         return (self.received.pop(0) if self.received else 0), 0
 
     def notify(self):
@@ -100,6 +102,25 @@ async def test_events_that_were_taken_between_looks_are_handed_on_at_once():
         await asyncio.sleep(0)
 
     assert len(context.looks) == 1
+    context.close()
+
+
+async def test_events_that_were_taken_in_the_last_look_of_a_busy_context_do_not_wait():
+    context = Context([1 << 20, 0])
+    hurried = []
+
+    def hurry():
+        if len(context.looks) == 2:
+            hurried.append(context.pump.hurry())
+
+    context.on_look = hurry
+
+    context.notify()
+    for _ in range(3):
+        await context.look()
+
+    assert hurried
+    assert len(context.looks) == 3
     context.close()
 
 
