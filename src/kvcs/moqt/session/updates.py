@@ -82,10 +82,11 @@ class Updates:
         """Take a REQUEST_UPDATE of the peer."""
         update_id = self._requests.claim_id(message.request_id)
         request.advance(Input.RECEIVE_UPDATE)
+        # What it stores is stored, also where it crossed the end of the request.
+        parameters = self._requests.resolve_tokens(message.parameters)
         if request.is_over:
             return
         check_scope(message.parameters, request.rules.update_scope)
-        parameters = self._requests.resolve_tokens(message.parameters)
         self._check_count(request)
         request.updates_received.append((update_id, parameters))
         request.filters = replace_filters(request.filters, parameters.range_filters)

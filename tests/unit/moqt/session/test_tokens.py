@@ -64,6 +64,20 @@ def test_token_of_a_refused_request_is_registered_nevertheless(to_server):
     assert event.parameters.authorization_tokens == (SECRET,)
 
 
+def test_token_of_an_update_that_crossed_the_end_of_its_request_is_stored_and_deleted(to_server):
+    peer = to_server(options=CACHE)
+    (asked,) = peer.say(0, subscribe(0))
+    peer.session.reject(asked.request_id, 0x10, now=0.0)
+    peer.session.take_actions()
+
+    for update_id, tokens in enumerate([(REGISTER,), (Token.delete(5), REGISTER)], 1):
+        parameters = Parameters(authorization_tokens=tokens)
+        peer.say(0, RequestUpdate(request_id=2 * update_id, parameters=parameters))
+    (event,) = peer.say(4, subscribe(6, Token.use_alias(5)))
+
+    assert event.parameters.authorization_tokens == (SECRET,)
+
+
 @pytest.mark.parametrize(
     ("options", "tokens", "code"),
     [
