@@ -191,8 +191,11 @@ class Discovery:
             peer.wake()
         else:
             peer.withdrawals.admit(1, now=now)
+            access = peer.granted.get(route.request_id)
             peer.forget(route.request_id)
             self.announce(self.namespaces.withdraw(route), now=now)
+            if access is not None:
+                self._host.admission.review.withdrawn(peer, access, now=now)
 
     def _refuse_load(self, peer: Peer, request_id: RequestId, reason: str, now: float) -> None:
         refusal = Refusal(RequestErrorCode.EXCESSIVE_LOAD, reason)

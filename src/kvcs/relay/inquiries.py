@@ -120,6 +120,12 @@ class Inquiries:
             return status
         return None
 
+    def dismiss(self, peer: Peer, *, now: float) -> None:
+        """Take no answer any more from a peer that may not publish the Track any longer."""
+        for question in (*self.fetches, *self.statuses):
+            if question.peer is peer:
+                question.dismiss(now=now)
+
     def ask(self, start: int, through: int, now: float) -> bool:
         """Fetch positions from the first to the second, inclusive, for the sake of the Track."""
         peers = self._publishers.for_fetch(None, now)

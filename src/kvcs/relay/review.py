@@ -5,7 +5,9 @@ grant is over (`Access.until`). One alarm is set for the earliest of them; it lo
 requests, and decides those that are due as if they came now. A grant that goes on gets a new
 time. One that does not ends as the draft has it: subscriptions with PUBLISH_DONE EXPIRED,
 fetches by a reset, both with all their streams reset with EXPIRED_AUTH_TOKEN; what was announced
-is withdrawn, and nothing more is taken from who may no longer publish.
+is withdrawn, and nothing more is taken from who may no longer publish. What a publisher sends for
+a namespace that it has taken back goes by what the namespace was announced by, as long as it sends:
+it would outlast its token otherwise.
 
 Alarms are rounded up to a quarter of a second, so that many short grants cost few looks.
 
@@ -31,6 +33,8 @@ from kvcs.relay.tracks import Track
 __all__ = ("Host", "Review")
 
 _GRID: Final = 0.25
+# Seconds until it is seen whether a publisher still sends for a namespace that it has taken back.
+_WITHDRAWN_INTERVAL: Final = 60.0
 _RESET: Final = StreamResetCode.EXPIRED_AUTH_TOKEN
 
 
@@ -53,6 +57,10 @@ class Host(Protocol):
 
     def tracks_below(self, prefix: TrackNamespace) -> list[Track]:
         """Return the Tracks with any state in a namespace or below it."""
+        ...
+
+    def publishers(self, namespace: TrackNamespace) -> list[Peer]:
+        """Return the peers that advertise a namespace."""
         ...
 
     def refuse(self, peer: Peer, request_id: RequestId, refusal: Refusal, *, now: float) -> None:
@@ -90,11 +98,18 @@ class Review:
             self._due = due
             self._host.schedule(due, self._look)
 
+    def withdrawn(self, peer: Peer, access: Access, *, now: float) -> None:
+        """Note that a publisher has taken back a namespace that it had announced by `access`."""
+        if not peer.is_parent and not peer.session.is_closed:
+            self._keep_withdrawn(peer, access, access.until, now)
+
     def everything(self, *, now: float) -> None:
         """Decide everything again, since the policy has changed."""
         for peer in tuple(self._host.peers()):
             for request_id, access in tuple(peer.granted.items()):
                 peer.granted[request_id] = replace(access, until=now)
+            for namespace, access in tuple(peer.withdrawn.items()):
+                peer.withdrawn[namespace] = replace(access, until=now)
         self._decide_all_due(now)
 
     def _look(self, now: float) -> None:
@@ -114,11 +129,72 @@ class Review:
                         self._again(peer, request_id, access, now)
                     else:
                         self.expect(access.until)
+                self._decide_withdrawn(peer, now)
             is_done = True
         finally:
             if not is_done:
                 # The policy failed, and is asked for the others in a moment.
                 self.expect(now + _GRID)
+
+    def _decide_withdrawn(self, peer: Peer, now: float) -> None:
+        for namespace, access in tuple(peer.withdrawn.items()):
+            if access.until is not None and access.until > now:
+                self.expect(access.until)
+                continue
+            del peer.withdrawn[namespace]
+            if not self._outlasting(peer, namespace):
+                continue
+            decision: Decision = RequestErrorCode.UNAUTHORIZED
+            try:
+                # Nothing is left to renew it by: another token comes with what is asked next.
+                tokens = (*peer.presented, *access.tokens)
+                decision = self._judge(peer, replace(access, tokens=tokens))
+            finally:
+                # A policy that fails allows nothing.
+                self._apply_withdrawn(peer, access, decision, now)
+
+    def _apply_withdrawn(self, peer: Peer, access: Access, decision: Decision, now: float) -> None:
+        match decision:
+            case None:
+                self._keep_withdrawn(peer, access, None, now)
+            case Grant(seconds=seconds):
+                self._keep_withdrawn(peer, access, now + seconds, now)
+            case code:
+                self._note_end(peer, access, code, now)
+                self._dismiss(peer, access.namespace, now)
+
+    def _keep_withdrawn(self, peer: Peer, access: Access, until: float | None, now: float) -> None:
+        """Decide again what a namespace was announced by, if anything goes by it now."""
+        if self._outlasting(peer, access.namespace):
+            soon = now + _WITHDRAWN_INTERVAL
+            until = soon if until is None else min(until, soon)
+            peer.withdrawn[access.namespace] = replace(access, until=until)
+            self.expect(until)
+
+    def _outlasting(self, peer: Peer, namespace: TrackNamespace) -> list[Track]:
+        """Return the Tracks of a namespace that a peer sends and does not announce."""
+        return [
+            track
+            for track in self._host.tracks_below(namespace)
+            if track.supply.uses(peer) and peer not in self._host.publishers(track.name.namespace)
+        ]
+
+    def _dismiss(self, peer: Peer, namespace: TrackNamespace, now: float) -> None:
+        """Take nothing more from a peer below a namespace, but for what else it announces."""
+        for track in self._host.tracks_below(namespace):
+            if peer not in self._host.publishers(track.name.namespace):
+                track.supply.dismiss(peer, now=now)
+        peer.wake()
+
+    def _dismiss_questions(self, peer: Peer, access: Access, now: float) -> None:
+        """Take no answers about a Track from a peer that may not publish it any longer."""
+        for track in self._host.tracks_below(access.namespace):
+            if track.name.name == access.track_name:
+                track.supply.inquiries.dismiss(peer, now=now)
+
+    def _note_end(self, peer: Peer, access: Access, code: RequestErrorCode, now: float) -> None:
+        self._host.metrics.grants_ended[code.name] += 1
+        self._host.journal.grant_ended(peer, access, code, now=now)
 
     def _again(self, peer: Peer, request_id: RequestId, access: Access, now: float) -> None:
         if not peer.session.is_active(request_id):
@@ -147,8 +223,7 @@ class Review:
         self, peer: Peer, request_id: RequestId, access: Access, code: RequestErrorCode, now: float
     ) -> None:
         """End a request that may not go on, answered or not."""
-        self._host.metrics.grants_ended[code.name] += 1
-        self._host.journal.grant_ended(peer, access, code, now=now)
+        self._note_end(peer, access, code, now)
         listener = peer.listener(request_id)
         done = PublishDoneCode.UNAUTHORIZED
         if code is RequestErrorCode.EXPIRED_AUTH_TOKEN:
@@ -158,10 +233,13 @@ class Review:
                 self._host.refuse(peer, request_id, Refusal(code, ""), now=now)
             else:
                 peer.session.revoke(request_id, code=_RESET, now=now)
+            # Before the listener, which would have it go on as one that was taken back.
+            peer.granted.pop(request_id, None)
             if listener is not None:
                 listener(RequestCancelled(request_id, _RESET), now)
         peer.granted.pop(request_id, None)
         peer.wake()
         if access.action is AccessAction.PUBLISH_NAMESPACE:
-            for track in self._host.tracks_below(access.namespace):
-                track.supply.dismiss(peer, now=now)
+            self._dismiss(peer, access.namespace, now)
+        elif access.action is AccessAction.PUBLISH:
+            self._dismiss_questions(peer, access, now)

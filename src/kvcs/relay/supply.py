@@ -255,6 +255,7 @@ class Supply:
         for subscription in [s for s in self.subscriptions if s.peer is peer and not s.pushed]:
             subscription.cancel(StreamResetCode.EXPIRED_AUTH_TOKEN, now=now)
             self.subscription_ended(subscription, PublishDoneCode.EXPIRED, is_whole=False, now=now)
+        self.inquiries.dismiss(peer, now=now)
 
     def _subscribe_to(
         self, peer: Peer, wish: SubscriptionWish, *, now: float
@@ -381,7 +382,7 @@ class Supply:
             self._finish_track(subscription.peer, self.store.largest, now, assumed=True)
         self._host.cache.check_complete(self.name)
         if not subscription.was_established:
-            self._refused(subscription, _gone(subscription.peer), now)
+            self._refused(subscription, self._gone(subscription.peer), now)
         elif code in _ENDED:
             # Unless another subscription goes on, for those whom it may serve.
             self.switchover.ended(PublishDoneCode(code), now=now)
@@ -433,7 +434,7 @@ class Supply:
             return
         self.inquiries.fetches.remove(fetch)
         if fetch.end is None:
-            self._listener.probe_refused(fetch, _gone(fetch.peer), now=now)
+            self._listener.probe_refused(fetch, self._gone(fetch.peer), now=now)
         else:
             start = to_location(fetch.start)
             if self.store.received_at(start.group_id, start.object_id) is not None:
@@ -468,8 +469,15 @@ class Supply:
             case RequestRejected():
                 self._listener.probe_refused(status, Refusal.of(answer), now=now)
             case None:
-                self._listener.probe_refused(status, _gone(status.peer), now=now)
+                self._listener.probe_refused(status, self._gone(status.peer), now=now)
         self._look_again(now)
+
+    def _gone(self, peer: Peer) -> Refusal:
+        """Return the refusal of a request that a publisher left without an answer."""
+        if peer in self.publishers.available(None):
+            return Refusal(RequestErrorCode.INTERNAL_ERROR, "the publisher gave no answer")
+        # For the subscriber it is as if there had been no publisher.
+        return NOT_FOUND
 
     def _learn_properties(self, peer: Peer, properties: Properties, now: float) -> bool:
         """Keep the Track Properties of a publisher; False if there is no room for them."""
@@ -581,11 +589,3 @@ class Supply:
             self._alarm = None
             self.gaps.look_back(now=now)
             self._rearm(now)
-
-
-def _gone(peer: Peer) -> Refusal:
-    """Return the refusal of a request that a publisher left without an answer."""
-    if peer.session.is_closed:
-        # For the subscriber it is as if there had been no publisher.
-        return NOT_FOUND
-    return Refusal(RequestErrorCode.INTERNAL_ERROR, "the publisher gave no answer")

@@ -186,6 +186,11 @@ class UpstreamFetch:
         self.cancel(StreamResetCode.CANCELLED, now=now)
         self._fail(now, RangeMarker.TIMED_OUT)
 
+    def dismiss(self, *, now: float) -> None:
+        """Take nothing more, as if the publisher had gone; somebody else can be asked."""
+        self.cancel(StreamResetCode.EXPIRED_AUTH_TOKEN, now=now)
+        self._fail(now)
+
     def _receive(self, event: Event, now: float) -> None:
         match event:
             case ObjectReceived() | ObjectBegun() | ObjectPayload():

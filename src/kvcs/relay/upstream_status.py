@@ -65,6 +65,14 @@ class UpstreamStatus:
         self.peer.follow(self.request_id, self._receive)
         self.peer.wake()
 
+    def dismiss(self, *, now: float) -> None:
+        """Take no answer any more, as if the publisher had gone."""
+        self.peer.forget(self.request_id)
+        if self.peer.session.is_active(self.request_id):
+            self.peer.session.cancel(self.request_id, now=now)
+            self.peer.wake()
+        self._sink.status_answered(self, None, now=now)
+
     def _receive(self, event: Event, now: float) -> None:
         self.peer.forget(self.request_id)
         match event:
