@@ -1,5 +1,7 @@
 """A peer keeps what it has with a token that would not have opened it."""
 
+from dataclasses import replace
+
 import pytest
 from tests.attacks.guarded import (
     NAMESPACE,
@@ -10,9 +12,10 @@ from tests.attacks.guarded import (
     raw,
 )
 
-from kvcs.c4m import Role
+from kvcs.c4m import Action, Match, Role, Scope, mint
 from kvcs.moqt.session import events as ev
 from kvcs.moqt.wire.parameters import Parameters
+from kvcs.names import FullTrackName
 
 LESSER = {
     "another role": lambda guarded: guarded.token(Role.PRODUCER),
@@ -86,3 +89,28 @@ def test_a_publisher_with_a_lesser_token_is_listed_no_longer():
     update(guarded, request_id, guarded.token(Role.CONSUMER))
 
     guarded.assert_untouched()
+
+
+def test_a_track_that_another_token_lets_through_ends_with_that_one():
+    """The one opens the prefix and no Track that is there, the other one all Tracks for a while."""
+    guarded = Guarded()
+    actions = frozenset({Action.SUBSCRIBE_NAMESPACE, Action.SUBSCRIBE})
+    fields = tuple(map(Match.exact, SCOPE.fields))
+    other = Scope(actions=actions, namespace=fields, track=Match.exact(b"another"))
+    claims = replace(guarded.claims(Role.CONSUMER), scopes=(other,))
+    tokens = raw(mint(claims, guarded.mac)), guarded.token(Role.CONSUMER, 5.0)
+    asked = guarded.ask("subscribe_tracks", *tokens, namespace=SCOPE)
+    publisher, track = guarded.world.client(), FullTrackName(NAMESPACE, b"pushed")
+    parameters = Parameters(authorization_tokens=(guarded.token(Role.PRODUCER),))
+    request_id = publisher.send(publisher.session.publish, track, parameters)
+    publisher.responder.serve_publish(
+        request_id, publisher.store(track), parameters, now=guarded.world.now
+    )
+    guarded.world.settle()
+    (published,) = [e for e in guarded.stranger.events if isinstance(e, ev.PublishReceived)]
+    guarded.stranger.send(guarded.stranger.session.accept, published.request_id)
+
+    guarded.world.pass_time(5.5)
+
+    assert guarded.stranger.of(published.request_id, ev.PublishDoneReceived)
+    assert guarded.stranger.link.session.is_active(asked)

@@ -203,7 +203,17 @@ class Admission:
             track_name=track.name,
             through=request_id,
         )
-        return access if self._may_see(peer, access) else None
+        decision = RequestErrorCode.DOES_NOT_EXIST if asked.is_hidden else self.judge(peer, access)
+        match decision:
+            case None:
+                return access
+            case Grant(seconds=seconds):
+                # By a token that may be over before the one that the prefix was asked for with.
+                until = self._host.now + seconds
+                self.review.expect(until)
+                return replace(access, until=until)
+            case _:
+                return None
 
     def _judge_request(self, peer: Peer, access: Access) -> Decision:
         """Decide what a peer asks for now; what its tokens may cost is bounded."""
