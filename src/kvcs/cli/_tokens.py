@@ -128,13 +128,13 @@ def _tokens_in(content: bytes, key: str, place: str) -> tuple[Token, ...]:
 
 
 def stamp(path: Path) -> Stamp:
-    """Return what a file, or the files right in a directory, look like now.
+    """Return what a file, or a directory with the files right in it, looks like now.
 
     Empty for what is not there, and for what cannot be read a second time without waiting for
     somebody, as a pipe.
     """
     try:
-        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        files = [path, *(sorted(path.iterdir()) if path.is_dir() else ())]
         found = [(file.name, file.stat()) for file in files]
     except OSError:
         return ()

@@ -2,7 +2,8 @@
 
 Keys and the token for the parents are read again when SIGHUP arrives, and when their files have
 changed. What cannot be read then changes nothing, and is a line in the log: a relay neither
-forgets its keys nor ends because a file is being written.
+forgets its keys nor ends because a file is being written. Where no key is left in what can be read,
+somebody has withdrawn the last one, and everything is refused.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from kvcs.cli.relay.schema import Authorization, Settings
 from kvcs.errors import ConfigError
 from kvcs.keyring import KeyRing, Purpose, decode_keys, decode_ring, load_ring
 from kvcs.keyring.files import check_file, read_file
-from kvcs.keyring.jwk import JwkLimits
+from kvcs.keyring.jwk import JwkLimits, decode_document
 from kvcs.relay import Authorize, Relay, TokenPolicy, allow_all, deny_all
 
 __all__ = ("following_files", "policy", "token_keys")
@@ -63,10 +64,7 @@ def token_keys(path: Path | None) -> tuple[TokenKey, ...]:
     """
     if path is None:
         raise ConfigError(_KEY, "a key ring, or a file with JSON Web Keys, that verifies tokens")
-    try:
-        keys = _ring(path).token_verifiers
-    except ConfigError as error:
-        raise ConfigError(_KEY, error.expected, error.got or _place(path, error.key)) from error
+    keys = _keys_in(path)
     if not keys:
         raise ConfigError(_KEY, "at least one key that verifies tokens", str(path))
     return keys
@@ -132,15 +130,30 @@ class _Follower:
             _logger.warning("the keys stay as they were: no file to read again: %s", self._path)
             return
         try:
-            keys = token_keys(self._path)
+            keys = _keys_in(self._path)
         except ConfigError as error:
             _logger.warning("the keys stay as they were: %s", error)
             return
-        _logger.info("keys that verify tokens: %d", len(keys))
+        if keys:
+            _logger.info("keys that verify tokens: %d", len(keys))
+        else:
+            _logger.error("no key in %s verifies tokens: everything is refused", self._path)
         if keys != self._keys:
             self._keys = keys
             self._policy.replace_keys(keys)
             self._relay.review()
+
+
+def _keys_in(path: Path) -> tuple[TokenKey, ...]:
+    """Return the keys that verify tokens, if there are any.
+
+    Raises:
+        ConfigError: What was named cannot be used.
+    """
+    try:
+        return _ring(path).token_verifiers
+    except ConfigError as error:
+        raise ConfigError(_KEY, error.expected, error.got or _place(path, error.key)) from error
 
 
 def _place(path: Path, key: str) -> str:
@@ -154,7 +167,10 @@ def _ring(path: Path) -> KeyRing:
         expected = "a directory or a file that can be read"
         raise ConfigError(_KEY, expected, f"{path}: {error.strerror}") from error
     if is_directory:
-        return load_ring(path) or KeyRing()
+        ring = load_ring(path)
+        if ring is None:
+            raise ConfigError(_KEY, "a directory or a file", f"{path}: not there")
+        return ring
     content = read_file(path, max_bytes=JwkLimits().max_bytes, is_public=True)
     if content is None:
         raise ConfigError(_KEY, "a directory or a file", f"{path}: not there")
@@ -165,6 +181,8 @@ def _ring(path: Path) -> KeyRing:
 
 
 def _decode(content: bytes, path: Path) -> KeyRing:
+    if decode_document(content, str(path), JwkLimits()) == {"keys": []}:
+        return KeyRing()
     try:
         return decode_keys(content, str(path), Purpose.VERIFIER)
     except ConfigError as error:

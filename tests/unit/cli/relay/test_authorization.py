@@ -268,6 +268,40 @@ async def test_keys_are_read_again_at_once_on_a_signal(settings_of, ring_of, key
     assert relay.reviews == 1  # the second time nothing had changed
 
 
+@pytest.mark.parametrize("form", ["directory", "ring", "set"])
+async def test_the_last_key_can_be_withdrawn(settings_of, ring_of, key, caplog, form):
+    path = ring_of(form, key)
+    settings = settings_of('[authorization]\npolicy = "c4m"\nkeys = "keys"\nreload_interval="20ms"')
+    relay = FakeRelay(policy(settings))
+    async with following_files(relay, settings):
+        match form:
+            case "directory":
+                change_ring(path, lambda ring: ring.removed(Purpose.VERIFIER, key.kid))
+            case "ring":
+                write(path, encode_ring(KeyRing()))
+            case "set":
+                write(path, b'{"keys": []}')
+        await until(lambda: relay.reviews)
+        still = relay.policy(asking(key))
+        ring_of(form, key)
+        await until(lambda: relay.reviews == 2)
+
+    assert still == RequestErrorCode.UNAUTHORIZED
+    assert "everything is refused" in caplog.text
+    assert isinstance(relay.policy(asking(key)), Grant)
+
+
+async def test_keys_that_are_gone_altogether_stay_as_they_were(settings_of, ring_of, key, caplog):
+    path = ring_of("directory", key)
+    settings = settings_of('[authorization]\npolicy = "c4m"\nkeys = "keys"\nreload_interval="20ms"')
+    relay = FakeRelay(policy(settings))
+    async with following_files(relay, settings):
+        path.rename(path.with_name("elsewhere"))
+        await until(lambda: "the keys stay as they were" in caplog.text)
+
+    assert isinstance(relay.policy(asking(key)), Grant)
+
+
 async def test_token_for_the_parents_is_read_again(settings_of, tmp_path, monkeypatch):
     monkeypatch.setattr("kvcs.cli._tokens._LOOK_INTERVAL", 0.01)
     file = tmp_path / "parent.token"
