@@ -16,6 +16,7 @@ from kvcs.names import TrackNamespace
 from kvcs.relay.ancestry import Ancestry
 from kvcs.relay.auth import Access
 from kvcs.relay.config import RelayLimits
+from kvcs.relay.grants import Grants
 from kvcs.relay.namespaces import PeerId, Route
 
 __all__ = ("Link", "Listener", "Peer")
@@ -143,7 +144,7 @@ class Peer:
         self.busy_until = 0.0
         self.tokens: tuple[Token, ...] = ()
         self.presented: tuple[Token, ...] = ()
-        self.granted: dict[RequestId, Access] = {}
+        self.granted = Grants()
         self.withdrawn: dict[TrackNamespace, Access] = {}
         self.published: set[RequestId] = set()
         self.is_parent = is_parent

@@ -1,15 +1,12 @@
 """What was allowed for a time is decided again when the time is over, and ends if it must.
 
 Theory of operation. Each request that a policy granted for a time carries the time at which the
-grant is over (`Access.until`). One alarm is set for the earliest of them; it looks at all
-requests, and decides those that are due as if they came now. A grant that goes on gets a new
-time. One that does not ends as the draft has it: subscriptions with PUBLISH_DONE EXPIRED,
-fetches by a reset, both with all their streams reset with EXPIRED_AUTH_TOKEN; what was announced
-is withdrawn, and nothing more is taken from who may no longer publish. What a publisher sends for
-a namespace that it has taken back goes by what the namespace was announced by, as long as it sends:
-it would outlast its token otherwise.
-
-Alarms are rounded up to a quarter of a second, so that many short grants cost few looks.
+grant is over (`Access.until`). One alarm is set for the earliest of them; those that are due then
+are decided as if they came now. A grant that goes on gets a new time. One that does not ends as
+the draft has it: subscriptions with PUBLISH_DONE EXPIRED, fetches by a reset, both with all their
+streams reset with EXPIRED_AUTH_TOKEN; what was announced is withdrawn, and nothing more is taken
+from who may no longer publish. What a publisher sends for a namespace that it has taken back goes
+by what the namespace was announced by, as long as it sends: it would outlast its token otherwise.
 
 Source: MOQT draft 22, Sections 8.9, 12.4 and 12.5; draft-ietf-moq-c4m-01, Section 2.1 (moqt-reval).
 """
@@ -24,6 +21,7 @@ from kvcs.moqt.session.actions import RequestId
 from kvcs.moqt.session.events import RequestCancelled
 from kvcs.names import TrackNamespace
 from kvcs.relay.auth import Access, AccessAction, Decision, Grant
+from kvcs.relay.grants import GRID, slot_of
 from kvcs.relay.journal import Journal
 from kvcs.relay.peer import Peer
 from kvcs.relay.refusal import Refusal
@@ -32,7 +30,6 @@ from kvcs.relay.tracks import Track
 
 __all__ = ("Host", "Review")
 
-_GRID: Final = 0.25
 # Seconds until it is seen whether a publisher still sends for a namespace that it has taken back.
 _WITHDRAWN_INTERVAL: Final = 60.0
 _RESET: Final = StreamResetCode.EXPIRED_AUTH_TOKEN
@@ -93,7 +90,7 @@ class Review:
 
     def expect(self, until: float) -> None:
         """Look again when a grant is over; monotonic seconds."""
-        due = math.ceil(until / _GRID) * _GRID
+        due = slot_of(until)
         if due < self._due:
             self._due = due
             self._host.schedule(due, self._look)
@@ -110,31 +107,29 @@ class Review:
                 peer.granted[request_id] = replace(access, until=now)
             for namespace, access in tuple(peer.withdrawn.items()):
                 peer.withdrawn[namespace] = replace(access, until=now)
-        self._decide_all_due(now)
+        self._decide(lambda peer: tuple(peer.granted), now)
 
     def _look(self, now: float) -> None:
         if now < self._due:
             return  # An earlier alarm has taken the place of this one.
         self._due = math.inf
-        self._decide_all_due(now)
+        self._decide(lambda peer: peer.granted.due(now=now), now)
 
-    def _decide_all_due(self, now: float) -> None:
+    def _decide(self, due: Callable[[Peer], Iterable[RequestId]], now: float) -> None:
         is_done = False
         try:
             for peer in tuple(self._host.peers()):
-                for request_id, access in tuple(peer.granted.items()):
-                    if access.until is None:
-                        continue
-                    if access.until <= now:
+                for request_id in due(peer):
+                    access = peer.granted.get(request_id)
+                    if access is not None:
                         self._again(peer, request_id, access, now)
-                    else:
-                        self.expect(access.until)
                 self._decide_withdrawn(peer, now)
+                self.expect(peer.granted.next_due)
             is_done = True
         finally:
             if not is_done:
                 # The policy failed, and is asked for the others in a moment.
-                self.expect(now + _GRID)
+                self.expect(now + GRID)
 
     def _decide_withdrawn(self, peer: Peer, now: float) -> None:
         for namespace, access in tuple(peer.withdrawn.items()):
