@@ -441,6 +441,31 @@ def test_many_short_grants_cost_few_looks(authority, monkeypatch):
     assert len(looks) == 1
 
 
+@pytest.mark.parametrize("is_reviewed", [False, True])
+def test_very_many_are_decided_in_parts(authority, monkeypatch, is_reviewed):
+    monkeypatch.setattr("kvcs.relay.review._MOST_AT_ONCE", 10)
+    world, core, clients = authority.world, authority.world.core, []
+    for _ in range(3):
+        consumer = world.client()
+        clients.append(consumer)
+        for number in range(15):
+            name = TrackNamespace((*SCOPE.fields, b"%d" % number))
+            parameters = authority.with_token(Role.CONSUMER, 10.0)
+            consumer.send(consumer.session.subscribe_namespace, name, parameters)
+    if is_reviewed:
+        authority.policy.replace_keys(())
+        core.admission.review.everything(now=world.now)
+        world.now += 0.25
+    else:
+        world.now += 10.25
+    left = []
+    while any(consumer.peer.granted for consumer in clients):
+        left.append(sum(len(consumer.peer.granted) for consumer in clients))
+        core.advance(now=world.now)
+
+    assert left == ([35, 25, 15, 5] if is_reviewed else [45, 35, 25, 15, 5])
+
+
 def test_a_parent_is_not_asked_for_tokens(authority):
     client = authority.world.client()
     client.peer.is_parent = True
