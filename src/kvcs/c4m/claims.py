@@ -73,7 +73,8 @@ class Claims:
         token_id: Identifier of the token.
 
     Raises:
-        ConfigError: There are no scopes or too many, too many audiences, or a time is no time.
+        ConfigError: There are no scopes or too many, too many audiences or one without a name, or a
+            time is no time.
     """
 
     scopes: tuple[Scope, ...]
@@ -92,6 +93,9 @@ class Claims:
         if len(self.audience) > MAX_AUDIENCES:
             got = str(len(self.audience))
             raise ConfigError("audience", f"at most {MAX_AUDIENCES} names", got)
+        if not all(self.audience):
+            # Without a name it would be for everybody.
+            raise ConfigError("audience", "a name", "an empty one")
         times = (self.expires_at, self.not_before, self.revalidation, self.issued_at)
         for seconds in times:
             if seconds is not None and not 0 <= seconds <= _LAST_SECOND:
@@ -223,8 +227,8 @@ class _Reader:
         value = self._left.pop(_AUDIENCE)
         texts = value if isinstance(value, list) else [value]
         names = tuple(text for text in texts if isinstance(text, str))
-        if not 0 < len(texts) <= MAX_AUDIENCES or len(names) < len(texts):
-            raise TokenRefused("form", f"claim {_AUDIENCE} is no text, nor a list of some")
+        if not 0 < len(texts) <= MAX_AUDIENCES or len(names) < len(texts) or not all(names):
+            raise TokenRefused("form", f"claim {_AUDIENCE} is no name, nor a list of some")
         return names
 
 

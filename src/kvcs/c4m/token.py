@@ -7,6 +7,7 @@ signature was verified.
 Source: draft-ietf-moq-c4m-01, Section 7.1; RFC 8392, Sections 6 and 7.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -67,8 +68,8 @@ class TokenConfig:
             wherever their key is, for whoever has got hold of one.
 
     Raises:
-        ConfigError: A bound is not positive, the leeway negative, or an audience required of
-            tokens and not named.
+        ConfigError: A bound is not positive, the leeway negative, a name empty, or an audience
+            required of tokens and not named.
     """
 
     numbers: ClaimNumbers = field(default_factory=ClaimNumbers)
@@ -81,12 +82,15 @@ class TokenConfig:
     require_audience: bool = False
 
     def __post_init__(self) -> None:
-        if self.leeway < 0:
-            raise ConfigError("leeway", "at least 0", str(self.leeway))
+        if not 0 <= self.leeway < math.inf:
+            raise ConfigError("leeway", "at least 0, and an end", str(self.leeway))
         for name in ("max_token_bytes", "max_attempts", "least_revalidation"):
             value: float = getattr(self, name)
             if value <= 0:
                 raise ConfigError(name, "more than 0", str(value))
+        for name in ("issuer", "audience"):
+            if getattr(self, name) == "":
+                raise ConfigError(name, "a name, or none at all", "an empty one")
         if self.require_audience and self.audience is None:
             raise ConfigError("require_audience", "an audience beside it")
 

@@ -154,7 +154,14 @@ def mint_token(output: Output, **settings: Any) -> None:
         issuer=settings["issuer"],
         audience=settings["audiences"],
     )
-    made = encode_token(mint(claims, key, numbers=numbers))
+    octets = mint(claims, key, numbers=numbers)
+    most = TokenConfig().max_token_bytes
+    if len(octets) > most:
+        output.note(
+            f"note: a token of {len(octets)} octets; relays take at most {most}, unless "
+            "authorization.max_token_bytes says more"
+        )
+    made = encode_token(octets)
     destination: Path | None = settings["destination"]
     shown = _describe(claims)
     if destination is None:
@@ -194,7 +201,11 @@ def inspect(output: Output, file: Path, token_keys: Path | None, **settings: Any
     numbers = _numbers(settings.pop("moqt_claim"), settings.pop("revalidation_claim"))
     config = TokenConfig(numbers=numbers, **settings)
     made = _read(file)
-    found = peek(made, config)
+    try:
+        found = peek(made, config)
+    except NotAuthentic as error:
+        # What can be done about a manifest that nobody signed is of no use here.
+        raise TokenRefused(error.reason, error.text) from error
     fault = _fault(made, token_keys, config)
     is_expired = time.time() >= found.claims.expires_at
     kid = None if found.kid is None else found.kid.decode("ascii", "backslashreplace")

@@ -59,6 +59,8 @@ def test_whole_seconds_are_integers_and_one_audience_is_a_text():
         ({**BARE, 7: "id"}, "form"),
         ({**BARE, 3: []}, "form"),
         ({**BARE, 3: [1]}, "form"),
+        ({**BARE, 3: ""}, "form"),
+        ({**BARE, 3: ["a", ""]}, "form"),
         ({**BARE, 3: ["a"] * 17}, "form"),
         ({**BARE, 8: {3: bytes(32)}}, "claim"),
         ({**BARE, 321: {0: 60}}, "claim"),
@@ -117,3 +119,6 @@ def test_claims_that_cannot_be_made_are_refused():
         Claims(scopes=(), expires_at=1.0)
     with pytest.raises(ConfigError):
         Claims(scopes=(SCOPE,), expires_at=-1.0)
+    for audience in [("",), ("a", "")]:
+        with pytest.raises(ConfigError, match="audience: expected a name"):
+            Claims(scopes=(SCOPE,), expires_at=1.0, audience=audience)

@@ -175,6 +175,10 @@ def test_a_token_that_asks_for_more_revalidation_than_there_is_is_refused():
     "rules",
     [
         {"leeway": -1.0},
+        {"leeway": float("nan")},
+        {"leeway": float("inf")},
+        {"audience": ""},
+        {"issuer": ""},
         {"max_token_bytes": 0},
         {"max_attempts": 0},
         {"least_revalidation": 0.0},
