@@ -174,3 +174,46 @@ def test_what_runs_is_decided_again_whatever_the_session_did(guarded):
     active = [member.session.is_active(request_id) for request_id in runs]
     assert active == [True, False] * BURST
     assert guarded.ended == {"UNAUTHORIZED": BURST}
+
+
+@pytest.mark.parametrize("kind", ["subscribe", "subscribe_tracks", "subscribe_namespace"])
+def test_what_comes_beside_a_good_token_is_not_verified_when_that_is_looked_at(
+    guarded, opened, kind
+):
+    """In a review nobody is asked to wait, so that nothing bounds what would be verified."""
+    good, member = guarded.token(Role.CONSUMER), guarded.world.client()
+    ways = [rewritten(good, number) for number in range(3)]
+    some = [useless(guarded, number) for number in range(4)]
+    guarded.ask(kind, *some, good, *ways, client=member)
+    (access,) = member.peer.granted.values()
+    assert access.tokens == member.peer.presented == (good,)
+    guarded.policy.replace_keys((guarded.mac, guarded.signer.public))
+    opened.clear()
+
+    guarded.world.core.admission.review.everything(now=guarded.world.now)
+    guarded.world.pass_time(61.0)
+
+    assert [each for each in opened if each != guarded.publisher.peer.tokens[0].value] == [
+        good.value
+    ]
+
+
+def test_a_token_for_something_else_is_kept_beside_the_one_that_opens(guarded):
+    """Of what is below a prefix it may open some."""
+    good, other = guarded.token(Role.CONSUMER), guarded.token(Role.PRODUCER)
+    member = guarded.world.client()
+    guarded.ask("subscribe_tracks", other, good, client=member)
+
+    (access,) = member.peer.granted.values()
+    assert access.tokens == (other, good)
+
+
+def test_an_update_forgets_what_comes_beside_a_good_token_too(guarded):
+    good, member = guarded.token(Role.CONSUMER), guarded.world.client()
+    request_id = member.subscribe(Parameters(authorization_tokens=(good,)))
+    renewed = guarded.token(Role.CONSUMER, 2000.0)
+    update = Parameters(authorization_tokens=(useless(guarded, 1), renewed))
+    member.send(member.session.update, request_id, update)
+
+    (access,) = member.peer.granted.values()
+    assert access.tokens == (renewed,)

@@ -230,6 +230,9 @@ class Admission:
     ) -> None:
         """Note what a request goes by; what goes by it in turn is decided again."""
         until = None if grant is None else now + grant.seconds
+        if grant is not None and grant.tokens is not None:
+            useful = grant.tokens
+            access = replace(access, tokens=tuple(it for it in access.tokens if it in useful))
         peer.granted[request_id] = replace(access, until=until)
         if until is not None:
             self.review.expect(until)

@@ -105,9 +105,12 @@ class Grant:
 
     Attributes:
         seconds: How long.
+        tokens: Those that it is to be decided by again; the others of the request are forgotten,
+            since nobody bounds what they cost then. None for all.
     """
 
     seconds: float
+    tokens: tuple[Token, ...] | None = field(default=None, compare=False)
 
 
 type Decision = RequestErrorCode | Grant | None

@@ -8,7 +8,9 @@ of a session brings the same one: its claims, or in a memory of its own, which s
 it cannot be used. The token itself is not kept. A session that brings ever new useless ones has
 them verified only as fast as its budget lets it; tokens that are known do not need it. Much of a
 token is not signed, so that who has a good one can write it in as many ways as it likes: each of
-them is as good, costs a verification, and counts as useless too.
+them is as good, costs a verification, and counts as useless too. What is decided again, without
+having been asked for, goes by the tokens that a key of ours made, and by no others that came
+beside them: no budget bounds what those would cost.
 
 Source: draft-ietf-moq-c4m-01, Sections 2 and 7; MOQT draft 22, Section 8.9.
 """
@@ -21,6 +23,7 @@ from typing import Final
 
 from kvcs.c4m import TOKEN_TYPE, Action, Claims, TokenConfig, TokenKey, TokenVerifier
 from kvcs.errors import NotAuthentic, RequestErrorCode, TokenRefused
+from kvcs.moqt.wire.token import Token
 from kvcs.relay.auth import Access, AccessAction, Decision, Grant, VerificationBudget
 
 __all__ = (
@@ -107,27 +110,28 @@ class TokenPolicy:
         """Decide by the tokens of a request."""
         wall = self._clock()
         seconds: float | None = None
+        authentic: dict[bytes, Token] = {}
         refusals: set[RequestErrorCode] = set()
-        tokens = [token.value for token in access.tokens if token.token_type == TOKEN_TYPE]
+        tokens = [token for token in access.tokens if token.token_type == TOKEN_TYPE]
         for token in tokens[:MAX_TOKENS]:
             try:
-                lasts = self._lasts(token, access, wall)
+                claims = self._claims(token.value, access.budget)
+                authentic.setdefault(token.value[-_PROOF_BYTES:], token)
+                lasts = self._lasts(claims, access, wall)
             except (NotAuthentic, TokenRefused) as error:
                 refusals.add(_code(error.reason))
             else:
                 seconds = max(lasts, seconds or 0.0)
         if seconds is not None:
-            return Grant(seconds)
+            return Grant(seconds, tuple(authentic.values()))
         return max(refusals, key=_WORTH.index, default=RequestErrorCode.UNAUTHORIZED)
 
-    def _lasts(self, token: bytes, access: Access, wall: float) -> float:
+    def _lasts(self, claims: Claims, access: Access, wall: float) -> float:
         """Return for how long a token allows what is asked.
 
         Raises:
-            NotAuthentic: No key of ours made it.
-            TokenRefused: It cannot be used, or does not allow this.
+            TokenRefused: It is not good now, or does not allow this.
         """
-        claims = self._claims(token, access.budget)
         self._verifier.check(claims, wall=wall)
         for action in _NEEDS[access.action]:
             if not any(
