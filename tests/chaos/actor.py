@@ -84,6 +84,7 @@ async def relay(settings):
             told = it.statistics()
             tell(
                 "relay",
+                parent=it.parent,
                 sessions=told.sessions,
                 subscriptions=told.subscriptions,
                 fetches=told.fetches,

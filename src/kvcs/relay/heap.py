@@ -1,4 +1,10 @@
-"""Memory that is free inside the process, given back to the system.
+"""Memory of the process beyond its budgets: rings that are empty, and what is free inside.
+
+The QUIC library has a ring for each direction of each stream, as large as what may wait there; most
+hold a few messages and no more. From glibc's heap they get memory that others have used, and all
+of it stays resident while they live: gigabytes of rings for a thousand requests, and a relay that
+grows for as long as its streams come and go. In mappings of their own they hold what has gone
+through them, and leave at once.
 
 Evicted Objects lie between others that stay, so the allocator keeps their memory: a relay whose
 cache is full holds up to half as much again as its budget. glibc can give back whole pages from
@@ -11,12 +17,38 @@ import ctypes
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ("TRIM_BYTES", "TRIM_INTERVAL", "Heap", "glibc_trim")
+__all__ = ("MAPPED_BYTES", "TRIM_BYTES", "TRIM_INTERVAL", "Heap", "glibc_map_large", "glibc_trim")
+
+# Octets from which an allocation gets a mapping of its own: the rings of a relay.
+MAPPED_BYTES: Final = 2**20
+# Mappings at a time; the system has a bound of its own (65530 in Linux), and Objects count too.
+_MAX_MAPPINGS: Final = 16384
 
 # Evicted octets that make it worth while.
 TRIM_BYTES: Final = 16 * 2**20
 # Seconds after which it is done although less was evicted.
 TRIM_INTERVAL: Final = 30.0
+
+
+# Numbers of `mallopt`, malloc.h.
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+_M_MMAP_MAX: Final = -4
+
+
+def glibc_map_large() -> bool:
+    """Let large allocations have mappings of their own; tell whether this allocator can.
+
+    Left alone, glibc puts them into its heap once one of that size was freed.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError, TypeError):
+        return False
+    # A fixed threshold fixes the other one too, at 128 KiB, which is given back again and again.
+    mallopt(_M_TRIM_THRESHOLD, TRIM_BYTES)
+    mallopt(_M_MMAP_MAX, _MAX_MAPPINGS)
+    return bool(mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES))
 
 
 def glibc_trim() -> Callable[[], None] | None:

@@ -29,7 +29,7 @@ from kvcs.relay.config import RelayConfig
 from kvcs.relay.core import RelayCore
 from kvcs.relay.disk.opened import opened_disk
 from kvcs.relay.egress import LOOK_INTERVAL, MAX_LOOK_INTERVAL, EgressBudget
-from kvcs.relay.heap import Heap, glibc_trim
+from kvcs.relay.heap import Heap, glibc_map_large, glibc_trim
 from kvcs.relay.namespaces import PeerId
 from kvcs.relay.report import Reporter, UpstreamReport
 from kvcs.relay.statistics import Metrics, RelayStatistics
@@ -187,6 +187,7 @@ class Relay:
             await self._stack.aclose()
             raise
         self._core.schedule(self._loop.time() + _LOOK_INTERVAL, self._close_stalled)
+        glibc_map_large()
         self._core.schedule(self._loop.time() + _TRIM_INTERVAL, self._trim_heap)
         _logger.info("relay listens on %s", self._server.address)
         if config.upstream:
