@@ -109,8 +109,8 @@ class RelayLimits:
         namespace_wait: Wait for the parent's answer to SUBSCRIBE_NAMESPACE before a subscriber
             here is answered without it; twice the round trip to a parent far away is plenty.
         max_upstream_namespaces: PUBLISH_NAMESPACEs to the parent; each is an open request
-            there, and half of them must be left for other requests. Publications beyond it
-            are found behind this relay only, until others end.
+            there, and at most half of those that it lets a session have open are used for them.
+            Publications beyond it are found behind this relay only, until others end.
         publisher_wait: Time that running subscriptions wait for another publisher, or for the
             same one to return, when the last one is lost; then they end.
         session: Bounds of each session.

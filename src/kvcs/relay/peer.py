@@ -26,6 +26,8 @@ type Listener = Callable[[Event, float], None]
 
 # Of the streams that a peer lets the relay open, one in so many is left for other requests.
 _RESERVED_SHARE: Final = 8
+# And one in so many for announcements, so that what is announced leaves room for what is asked.
+_ANNOUNCED_SHARE: Final = 2
 # A relay closes a session with far more requests than it takes of one. Each client here is
 # bounded, and all of them together are not. So of what a relay that is as this one takes, one part
 # in so many is for questions, and one for what is offered.
@@ -201,6 +203,11 @@ class Peer:
     def is_relay(self) -> bool:
         """Whether it is a relay next to this one in a tree."""
         return self.is_parent or self.ancestry is not None
+
+    @property
+    def max_announced(self) -> int:
+        """PUBLISH_NAMESPACEs that it may have from the relay at a time: each holds a stream."""
+        return self._link.max_request_streams // _ANNOUNCED_SHARE
 
     def may_serve(self, asker: "Peer | None") -> bool:
         """Tell whether this peer may be asked for what `asker` wants.

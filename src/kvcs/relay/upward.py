@@ -160,7 +160,7 @@ class Upward:
         parent = self.parent
         if parent is None or namespace in self._announced or not parent.is_available:
             return
-        if len(self._announced) >= self._host.limits.max_upstream_namespaces or self._pauses(now):
+        if not self._has_room(parent) or self._pauses(now):
             return
         try:
             request_id = parent.session.publish_namespace(namespace, now=now)
@@ -184,11 +184,14 @@ class Upward:
     def _publish_waiting(self, now: float) -> None:
         """Announce what had no room or came too fast; the earliest first."""
         for namespace in self._namespaces.local():
-            if len(self._announced) >= self._host.limits.max_upstream_namespaces:
-                return
-            if self._is_pausing:
+            if self.parent is None or not self._has_room(self.parent) or self._is_pausing:
                 return
             self._publish(namespace, now)
+
+    def _has_room(self, parent: Peer) -> bool:
+        """Tell whether one more namespace may be announced."""
+        most = min(self._host.limits.max_upstream_namespaces, parent.max_announced)
+        return len(self._announced) < most
 
     def _pauses(self, now: float) -> bool:
         """Tell whether nothing is announced now, since so much was taken back just before.

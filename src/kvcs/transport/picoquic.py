@@ -299,10 +299,14 @@ class _ServerPeer:
     ) -> None:
         self.quic = quic
         self.transport: QuicTransport | None = None
+        self.address: tuple[str, int] | None = None
         self._take = take
 
     def _process_events(self) -> None:
         while (event := self.quic.next_event()) is not None:
+            if isinstance(event, HandshakeCompleted):
+                # A connection that is over has none.
+                self.address = self.quic.peer_address()
             self._take(self, event)
 
     def close(self) -> None:
@@ -395,7 +399,7 @@ class PicoquicListener(Listener):
         return taken
 
     def _accept(self, peer: _ServerPeer) -> None:
-        host, port = peer.quic.peer_address() or ("unknown", 0)
+        host, port = peer.address or ("unknown", 0)
         transport = QuicTransport(
             _ServerLibrary(peer.quic, self._look),
             Address(host, port),

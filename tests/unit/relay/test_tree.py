@@ -50,9 +50,11 @@ def test_namespaces_of_publishers_are_announced_and_withdrawn(world):
     assert parent.namespaces() == []
 
 
-def test_no_more_namespaces_are_announced_than_the_limit(make_world):
-    world = make_world(max_upstream_namespaces=2)
+@pytest.mark.parametrize(("limit", "streams"), [(2, 1024), (512, 5)])
+def test_no_more_namespaces_are_announced_than_limit_and_streams(make_world, limit, streams):
+    world = make_world(max_upstream_namespaces=limit)
     parent, publisher = Parent(world), world.client()
+    parent.link.max_request_streams = streams
     requests = [publisher.announce(namespace(f"n{number}")) for number in range(4)]
 
     assert parent.namespaces() == [namespace("n0"), namespace("n1")]
