@@ -6,7 +6,7 @@ are known, those of other sessions, and what is decided again without being aske
 
 import cbor2
 import pytest
-from tests.attacks.guarded import UNAUTHORIZED, Guarded, raw
+from tests.attacks.guarded import NAMESPACE, SCOPE, UNAUTHORIZED, Guarded, raw
 from tests.unit.relay.world import BLOCKS, whole
 
 from kvcs.c4m import Role, TokenVerifier
@@ -15,7 +15,9 @@ from kvcs.errors import RequestErrorCode
 from kvcs.moqt.session import events as ev
 from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.parameters import Parameters
+from kvcs.names import TrackNamespace
 from kvcs.relay import RelayLimits
+from kvcs.relay.ancestry import Ancestry
 
 EXCESSIVE_LOAD = RequestErrorCode.EXCESSIVE_LOAD
 BURST = RelayLimits().max_useless_token_burst
@@ -217,3 +219,37 @@ def test_an_update_forgets_what_comes_beside_a_good_token_too(guarded):
 
     (access,) = member.peer.granted.values()
     assert access.tokens == (renewed,)
+
+
+def test_what_came_in_the_setup_beside_a_good_token_is_not_verified_again_either(guarded, opened):
+    good, member = guarded.token(Role.CONSUMER), guarded.world.client()
+    member.peer.tokens = (*(useless(guarded, number) for number in range(4)), good)
+    guarded.ask("subscribe", client=member)
+    guarded.ask("subscribe_namespace", namespace=SCOPE, client=member)
+    guarded.policy.replace_keys((guarded.mac, guarded.signer.public))
+    opened.clear()
+
+    guarded.world.core.admission.review.everything(now=guarded.world.now)
+    name = TrackNamespace((*NAMESPACE.fields[:-1], b"other"))
+    guarded.ask("publish_namespace", namespace=name, client=guarded.publisher)
+
+    assert [each for each in opened if each != guarded.publisher.peer.tokens[0].value] == [
+        good.value
+    ]
+    assert len(member.peer.granted) == 2
+
+
+def test_who_says_that_it_is_a_relay_has_no_more_verified_than_others(guarded, opened):
+    member, liar = guarded.world.client(), guarded.stranger
+    liar.peer.tokens = tuple(useless(guarded, number) for number in range(8))
+    liar.peer.ancestry = Ancestry(bytes(16))
+    guarded.world.core.discovery.interest.attach(liar.peer, now=guarded.world.now)
+    opened.clear()
+    good = guarded.token(Role.CONSUMER)
+    for number in range(3 * BURST):
+        guarded.policy.replace_keys((guarded.mac, guarded.signer.public))
+        name = TrackNamespace((*SCOPE.fields, b"%d" % number))
+        guarded.ask("subscribe_tracks", good, namespace=name, client=member)
+
+    assert len([each for each in opened if each != good.value]) <= BURST + 1
+    assert liar.received == []

@@ -108,7 +108,9 @@ class Admission:
             # The operator named it, its certificate was checked, and it asks for its own
             # subscribers, each of which it has authorized.
             return None
-        return self._authorize(replace(access, tokens=peer.tokens + access.tokens))
+        if not access.is_whole:
+            access = replace(access, tokens=peer.tokens + access.tokens)
+        return self._authorize(access)
 
     def admit(self, peer: Peer, event: NamespaceRequest | TrackRequest, *, now: float) -> bool:
         """Decide a request, and answer it if it is refused; nothing is looked up before.
@@ -145,7 +147,7 @@ class Admission:
             return None
         if event.parameters.track_namespace_prefix is not None:
             return None
-        renewed = replace(access, tokens=tokens)
+        renewed = replace(access, tokens=tokens, is_whole=False)
         code = self._judge_request(peer, renewed)
         if code is None or isinstance(code, Grant):
             self._grant(peer, event.request_id, renewed, code, now)
@@ -159,8 +161,10 @@ class Admission:
         access = peer.granted.get(event.request_id)
         if access is None:
             return None
-        tokens = event.parameters.authorization_tokens or access.tokens
-        moved = replace(access, namespace=prefix, tokens=tokens, is_hidden=False)
+        moved = replace(access, namespace=prefix, is_hidden=False)
+        if event.parameters.authorization_tokens:
+            tokens = event.parameters.authorization_tokens
+            moved = replace(moved, tokens=tokens, is_whole=False)
         code = self._judge_request(peer, moved)
         if code is None or isinstance(code, Grant):
             self._grant(peer, event.request_id, moved, code, now)
@@ -182,7 +186,9 @@ class Admission:
             track_name=None,
             tokens=relay.presented,
         )
-        return self.decide(relay, offer) is None
+        # Everybody can say that it is a relay, so that its tokens are bounded as in a request.
+        code = self._judge_request(relay, offer)
+        return code is None or isinstance(code, Grant)
 
     def may_see_namespace(self, peer: Peer, request_id: RequestId, suffix: TrackNamespace) -> bool:
         """Tell whether what is below the prefix of a SUBSCRIBE_NAMESPACE may be listed there."""
@@ -230,20 +236,23 @@ class Admission:
     ) -> None:
         """Note what a request goes by; what goes by it in turn is decided again."""
         until = None if grant is None else now + grant.seconds
+        brought = () if access.is_whole else access.tokens
         if grant is not None and grant.tokens is not None:
             useful = grant.tokens
-            access = replace(access, tokens=tuple(it for it in access.tokens if it in useful))
+            brought = tuple(token for token in brought if token in useful)
+            access = replace(access, tokens=useful, is_whole=True)
         peer.granted[request_id] = replace(access, until=until)
         if until is not None:
             self.review.expect(until)
-        if access.tokens:
-            peer.presented = access.tokens
+        if brought:
+            peer.presented = brought
             if peer.is_relay:
                 self._host.relay_authorized(peer, now=now)
         if access.action is AccessAction.SUBSCRIBE_TRACKS:
             for other_id, other in tuple(peer.granted.items()):
                 if other.through == request_id:
-                    peer.granted[other_id] = replace(other, tokens=access.tokens, until=now)
+                    renewed = replace(other, tokens=access.tokens, is_whole=access.is_whole)
+                    peer.granted[other_id] = replace(renewed, until=now)
                     self.review.expect(now)
 
     def _may_see(self, peer: Peer, access: Access) -> bool:

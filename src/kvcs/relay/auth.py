@@ -82,8 +82,9 @@ class Access:
         tokens: Tokens of the SETUP, then those of the request.
         is_hidden: A policy hid what is below this prefix; for the relay's own use.
         until: When it is to be decided again, in monotonic seconds; None for never. For the
-            relay's own use, as is the next one.
+            relay's own use, as are the next two.
         through: The SUBSCRIBE_TRACKS that a PUBLISH of the relay answers.
+        is_whole: Those of the SETUP that count are among the tokens (`Grant.tokens`).
         budget: What its tokens may cost. A policy that verifies tokens asks it before it verifies
             one that it does not know, and where nothing is left refuses with EXCESSIVE_LOAD; None
             where a decision is made again, and nobody asked for it.
@@ -96,6 +97,7 @@ class Access:
     is_hidden: bool = False
     until: float | None = None
     through: RequestId | None = None
+    is_whole: bool = False
     budget: VerificationBudget | None = field(default=None, compare=False, repr=False)
 
 
@@ -105,8 +107,8 @@ class Grant:
 
     Attributes:
         seconds: How long.
-        tokens: Those that it is to be decided by again; the others of the request are forgotten,
-            since nobody bounds what they cost then. None for all.
+        tokens: Those of `Access.tokens` that it is to be decided by again; the others are
+            forgotten, since nobody bounds what they cost then. None for all.
     """
 
     seconds: float
