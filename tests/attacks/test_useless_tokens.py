@@ -17,6 +17,7 @@ from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.parameters import Parameters
 from kvcs.names import TrackNamespace
 from kvcs.relay import RelayLimits
+from kvcs.relay.admission import Admission
 from kvcs.relay.ancestry import Ancestry
 
 EXCESSIVE_LOAD = RequestErrorCode.EXCESSIVE_LOAD
@@ -253,3 +254,32 @@ def test_who_says_that_it_is_a_relay_has_no_more_verified_than_others(guarded, o
 
     assert len([each for each in opened if each != good.value]) <= BURST + 1
     assert liar.received == []
+
+
+def test_who_says_that_it_is_a_relay_and_shows_tokens_in_turn_has_little_looked_through(
+    guarded, monkeypatch
+):
+    """A relay is told what others want and it may publish, which each of its tokens could allow."""
+    looks, wishes = [], 20
+    reader, liar = guarded.token(Role.CONSUMER), guarded.stranger
+    member = guarded.world.client()
+    for number in range(wishes):
+        name = TrackNamespace((*SCOPE.fields, b"%d" % number))
+        guarded.ask("subscribe_tracks", reader, namespace=name, client=member)
+    liar.peer.ancestry = Ancestry(bytes(16))
+    interest = guarded.world.core.discovery.interest
+    interest.attach(liar.peer, now=guarded.world.now)
+    may_offer = Admission.may_offer
+    monkeypatch.setattr(
+        Admission, "may_offer", lambda *given: bool(looks.append(given)) or may_offer(*given)
+    )
+
+    for number in range(100):
+        guarded.ask("track_status", reader if number % 2 else guarded.token(Role.CONSUMER, 900.0))
+    at_once = len(looks)
+    guarded.world.pass_time(1.5)
+    later = len(looks) - at_once
+    guarded.ask("track_status", guarded.token(Role.RELAY))
+
+    assert at_once == later == wishes
+    assert any(isinstance(event, ev.SubscribeTracksReceived) for event in liar.events)

@@ -244,7 +244,7 @@ class Admission:
         peer.granted[request_id] = replace(access, until=until)
         if until is not None:
             self.review.expect(until)
-        if brought:
+        if brought and brought != peer.presented:
             peer.presented = brought
             if peer.is_relay:
                 self._host.relay_authorized(peer, now=now)

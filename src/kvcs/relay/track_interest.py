@@ -91,6 +91,7 @@ class _Neighbour:
         requests: What it is asked for.
         lacks_right: It was not asked for something since it may not publish it.
         asks_later: It is asked again soon for what it could not be asked for.
+        rests_until: Whether it may publish more is not seen before, in monotonic seconds.
     """
 
     peer: Peer
@@ -98,6 +99,7 @@ class _Neighbour:
     requests: PrefixRequests[_Request] = field(default_factory=PrefixRequests[_Request])
     lacks_right: bool = False
     asks_later: bool = False
+    rests_until: float = 0.0
 
 
 class TrackInterest:
@@ -128,9 +130,15 @@ class TrackInterest:
     def authorize(self, peer: Peer, *, now: float) -> None:
         """Ask a relay for what it may publish since it presented another token."""
         neighbour = self._neighbours.get(peer.id)
-        if neighbour is not None and neighbour.lacks_right:
-            neighbour.lacks_right = False
+        if neighbour is None or not neighbour.lacks_right:
+            return
+        neighbour.lacks_right = False
+        if now >= neighbour.rests_until:
+            neighbour.rests_until = now + _PAUSE
             self._cover_all(neighbour, TrackNamespace(), now)
+        else:
+            # Everybody with two tokens can show now the one and now the other.
+            self._ask_later(neighbour, now)
 
     def detach(self, peer: Peer) -> None:
         """Note that a session is over; those of no relays are ignored."""
