@@ -31,6 +31,7 @@ from kvcs.moqt.session.events import (
     SubscribeReceived,
     SubscribeTracksReceived,
     TrackStatusReceived,
+    Unheard,
     UpdateReceived,
 )
 from kvcs.moqt.session.partial import PartialBudget
@@ -67,7 +68,7 @@ __all__ = ("RelayCore",)
 # When it goes off, in which order among those of one moment, and what it calls.
 type _Alarm = tuple[float, int, Callable[[float], None]]
 
-type _Unanswered = PublishSkippedReceived | StateNotified
+type _Unanswered = PublishSkippedReceived | StateNotified | Unheard
 type _Counted = NamespaceRequest | TrackRequest | UpdateReceived | _Unanswered
 
 # What counts as a request for its rate, since others must be told of it.
@@ -81,6 +82,7 @@ _COUNTED: Final = (
     SubscribeReceived,
     SubscribeTracksReceived,
     TrackStatusReceived,
+    Unheard,
     UpdateReceived,
 )
 
@@ -231,8 +233,8 @@ class RelayCore:
         if peer.requests.is_flooded:
             self.close_flood(peer, "requests", now=now)
             return
-        if isinstance(event, PublishSkippedReceived | StateNotified):
-            return  # It has no answer, and is not heard.
+        if isinstance(event, PublishSkippedReceived | StateNotified | Unheard):
+            return  # It has no answer, or has had one, and is not heard.
         refusal = Refusal(RequestErrorCode.EXCESSIVE_LOAD, "too many requests a second")
         if isinstance(event, UpdateReceived):
             self._refuse_update(peer, event, listener, refusal)

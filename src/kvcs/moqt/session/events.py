@@ -59,6 +59,7 @@ __all__ = (
     "SubscriberFinished",
     "SubscriptionDrained",
     "TrackStatusReceived",
+    "Unheard",
     "UpdateAccepted",
     "UpdateReceived",
     "UpdateRejected",
@@ -181,6 +182,14 @@ class UpdateReceived:
     request_id: RequestId
     update_id: RequestId
     parameters: Parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Unheard:
+    """A request or update that the session has refused or passed over by itself.
+
+    It names no request, since none is concerned: who bounds how fast a peer asks counts it.
+    """
 
 
 # Answers to our requests.
@@ -508,6 +517,7 @@ type Event = (
     | SubscribeNamespaceReceived
     | SubscribeTracksReceived
     | UpdateReceived
+    | Unheard
     | SubscribeAccepted
     | FetchAccepted
     | RequestAccepted

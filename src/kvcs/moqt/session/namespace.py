@@ -15,6 +15,7 @@ from kvcs.moqt.session.events import (
     PublishSkippedReceived,
     SubscribeNamespaceReceived,
     SubscribeTracksReceived,
+    Unheard,
 )
 from kvcs.moqt.session.registry import Registry
 from kvcs.moqt.session.requests import Requests
@@ -272,6 +273,7 @@ class Namespaces:
             return None
         if request.kind in _DISCOVERY and self.overlaps(request, prefix):
             self._requests.send_error(request, RequestErrorCode.PREFIX_OVERLAP, "prefixes overlap")
+            self._context.emit(Unheard())
             return None
         return request
 

@@ -19,6 +19,7 @@ from kvcs.moqt.session.events import (
     RequestCancelled,
     RequestRejected,
     SubscriberFinished,
+    Unheard,
 )
 from kvcs.moqt.session.incoming import IncomingStreams
 from kvcs.moqt.session.limits import Side
@@ -199,6 +200,8 @@ class Requests:
             self.send_error(request, RequestErrorCode.DOES_NOT_EXIST, "reserved namespace")
         elif fault is not None:
             self.send_error(request, RequestErrorCode.INVALID_FILTER, fault)
+        if request.is_over:
+            context.emit(Unheard())
         return request.is_over
 
     def token_surplus(self, parameters: Parameters) -> str | None:

@@ -21,6 +21,7 @@ from kvcs.moqt.session.events import (
     SubscribeAccepted,
     SubscribeReceived,
     SubscriptionDrained,
+    Unheard,
 )
 from kvcs.moqt.session.incoming import IncomingStreams
 from kvcs.moqt.session.registry import Registry
@@ -181,8 +182,9 @@ class Subscriptions:
     def receive_notify(self, request: Request, message: PublishStateNotify) -> None:
         """Take a PUBLISH_STATE_NOTIFY."""
         request.advance(Input.RECEIVE_NOTIFY)
-        if not request.is_over:
-            self._context.emit(StateNotified(request.request_id, message.parameters))
+        self._context.emit(
+            Unheard() if request.is_over else StateNotified(request.request_id, message.parameters)
+        )
 
     def finish(self, request_id: RequestId, code: int, reason: str) -> None:
         """Send PUBLISH_DONE and end our direction."""

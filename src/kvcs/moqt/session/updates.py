@@ -18,7 +18,7 @@ from kvcs.errors import (
 from kvcs.moqt.session.actions import RequestId
 from kvcs.moqt.session.context import Context
 from kvcs.moqt.session.deadlines import Timer
-from kvcs.moqt.session.events import UpdateAccepted, UpdateReceived, UpdateRejected
+from kvcs.moqt.session.events import Unheard, UpdateAccepted, UpdateReceived, UpdateRejected
 from kvcs.moqt.session.outgoing import OutgoingStreams
 from kvcs.moqt.session.registry import Registry
 from kvcs.moqt.session.requests import Requests
@@ -85,6 +85,7 @@ class Updates:
         # What it stores is stored, also where it crossed the end of the request.
         parameters = self._requests.resolve_tokens(message.parameters)
         if request.is_over:
+            self._context.emit(Unheard())
             return
         check_scope(message.parameters, request.rules.update_scope)
         self._check_count(request)
@@ -209,6 +210,7 @@ class Updates:
             while len(request.updates_received) > 1:
                 request.updates_received.popleft()
             self.reject(request.request_id, code, reason)
+        self._context.emit(Unheard())
         if request.is_over:
             self._requests.report_cancelled(request, StreamResetCode.CANCELLED)
 

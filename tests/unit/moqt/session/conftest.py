@@ -12,6 +12,7 @@ from kvcs.moqt.session.actions import (
     SetPriority,
     StopSending,
 )
+from kvcs.moqt.session.events import Unheard
 from kvcs.moqt.session.limits import SessionConfig, SessionLimits, Side
 from kvcs.moqt.session.session import Session
 from kvcs.moqt.wire.setup import Setup, SetupOptions
@@ -24,6 +25,11 @@ OPTIONS = SetupOptions(max_filter_ranges=8)
 
 def config(*, options=OPTIONS, **limits):
     return SessionConfig(options=options, limits=SessionLimits(**limits))
+
+
+def heard(events):
+    """What an application hears of; the rest only counts."""
+    return [event for event in events if not isinstance(event, Unheard)]
 
 
 def apply(actions, receiver, now):
@@ -63,8 +69,8 @@ class Pair:
             self.server_actions += back
             apply(out, self.server, self.now)
             apply(back, self.client, self.now)
-            self.client_events += self.client.take_events()
-            self.server_events += self.server.take_events()
+            self.client_events += heard(self.client.take_events())
+            self.server_events += heard(self.server.take_events())
             if not out and not back:
                 break
         return self.client_events[before[0] :], self.server_events[before[1] :]
@@ -89,6 +95,7 @@ class Peer:
 
     session: Session
     now: float = 0.0
+    unheard: int = 0
 
     def setup(self, options=OPTIONS):
         self.session.start(now=self.now)
@@ -106,7 +113,9 @@ class Peer:
     def say(self, stream_id, *parts, fin=False):
         data = b"".join(part if isinstance(part, bytes) else part.encode() for part in parts)
         self.session.receive_stream(stream_id, data, fin, now=self.now)
-        return self.session.take_events()
+        events = self.session.take_events()
+        self.unheard += len(events) - len(heard(events))
+        return heard(events)
 
 
 @pytest.fixture

@@ -76,6 +76,7 @@ def test_token_of_an_update_that_crossed_the_end_of_its_request_is_stored_and_de
     (event,) = peer.say(4, subscribe(6, Token.use_alias(5)))
 
     assert event.parameters.authorization_tokens == (SECRET,)
+    assert peer.unheard == 2
 
 
 @pytest.mark.parametrize(

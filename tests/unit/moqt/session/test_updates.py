@@ -10,6 +10,7 @@ from kvcs.moqt.session.events import (
     RequestRejected,
     StreamAborted,
     SubscriptionDrained,
+    Unheard,
     UpdateAccepted,
     UpdateReceived,
     UpdateRejected,
@@ -254,7 +255,7 @@ def test_update_with_too_many_filters_ends_an_established_subscription(subscribe
     told = subscribed.server.take_events()
 
     assert waiting == 2
-    assert told == [RequestCancelled(0, 1)]
+    assert told == [Unheard(), RequestCancelled(0, 1)]
     events, _ = subscribed.run()
     assert UpdateRejected(0, waiting, 0x36, "9 filter ranges, at most 8") in events
 
