@@ -74,7 +74,7 @@ async def relay(settings):
         cache_bytes=settings["cache_bytes"],
         disk=disk(settings),
         limits=RelayLimits(reader_timeout=20.0, max_queued_bytes=32 * MIB),
-        transport=TransportConfig(**QUICK, stream_ring_bytes=MIB),
+        transport=TransportConfig(**QUICK, stream_ring_bytes=MIB // 4),
         upstream=tuple(settings["upstream"]),
         upstream_tls=ClientTls(ca_file=settings["ca"]),
     )

@@ -21,10 +21,11 @@ _READ_AHEAD_SHARE: Final = 8
 # A relay asks one parent at a time; more than a few to choose from only delay the search.
 _MAX_UPSTREAM: Final = 8
 
-# Small rings: what a slow subscriber does not take waits in the cache, once for all.
+# Small rings: what a slow subscriber does not take waits in the cache, once for all. Each stream
+# has one as long as it lives, and is looked at again before a busy one is empty.
 # Every request is a stream, and another relay asks and announces for all that are behind it.
 _TRANSPORT: Final = TransportConfig(
-    stream_ring_bytes=_MIB, max_data=8 * _MIB, max_bidi_streams=1024
+    stream_ring_bytes=_MIB // 4, max_data=8 * _MIB, max_bidi_streams=1024
 )
 
 

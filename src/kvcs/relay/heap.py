@@ -1,10 +1,11 @@
 """Memory of the process beyond its budgets: rings that are empty, and what is free inside.
 
-The QUIC library has a ring for each direction of each stream, as large as what may wait there; most
-hold a few messages and no more. From glibc's heap they get memory that others have used, and all
-of it stays resident while they live: gigabytes of rings for a thousand requests, and a relay that
-grows for as long as its streams come and go. In mappings of their own they hold what has gone
-through them, and leave at once.
+The QUIC library has a ring for what comes on each stream, as large as its window; most hold a few
+messages and no more. From glibc's heap they get memory that others have used, and all of it stays
+resident while they live: a relay grows for as long as its streams come and go. In mappings of their
+own they hold what has gone through them, and leave at once. The rings of what is sent are small
+(`stream_ring_bytes`) and stay in the heap: there are as many as copies of each Object, and fresh
+pages for all of them cost more than they save.
 
 Evicted Objects lie between others that stay, so the allocator keeps their memory: a relay whose
 cache is full holds up to half as much again as its budget. glibc can give back whole pages from
@@ -19,7 +20,7 @@ from typing import Final
 
 __all__ = ("MAPPED_BYTES", "TRIM_BYTES", "TRIM_INTERVAL", "Heap", "glibc_map_large", "glibc_trim")
 
-# Octets from which an allocation gets a mapping of its own: the rings of a relay.
+# Octets from which an allocation gets a mapping of its own: what comes, of all rings.
 MAPPED_BYTES: Final = 2**20
 # Mappings at a time; the system has a bound of its own (65530 in Linux), and Objects count too.
 _MAX_MAPPINGS: Final = 16384
