@@ -40,6 +40,7 @@ class Guarded:
         self.audience = (rules["audience"],) if "audience" in rules else ()
         self.mac = MacKey(b"mac", bytes(range(32)))
         self.signer = SigningKey.generate(b"signer")
+        self.keys = (self.mac, self.signer)
         keys = (self.mac, self.signer.public, *extra_keys)
         self.policy = TokenPolicy(keys, TokenConfig(leeway=0.0, **rules), clock=self.wall)
         self.world = World(authorize=self.policy)

@@ -1,18 +1,20 @@
 """A stranger replays a token that it has seen: what it was not made for stays shut.
 
-A token is good for whoever shows it: the drafts do not say how a proof of possession would travel
-in MOQT. So a stolen one serves the thief as it served its owner, until it expires; nothing else
-may open with it.
+One that is for one session opens nothing more once its owner has used it. Any other is good for
+whoever shows it: the drafts do not say how a proof of possession would travel in MOQT. So a stolen
+one serves the thief as it served its owner, until it expires; nothing else may open with it.
 """
 
 import pytest
 from tests.attacks.guarded import EXPIRED, OTHER_SCOPE, READS, UNAUTHORIZED, WRITES, Guarded
 
-from kvcs.c4m import Role
+from kvcs.c4m import TOKEN_TYPE, Role, mint
 from kvcs.errors import PublishDoneCode
 from kvcs.moqt.session import events as ev
+from kvcs.moqt.wire.token import Token
 
 KINDS = (*READS, *WRITES)
+ONCE = {"token_id": b"one", "is_for_one_session": True}
 
 
 def stolen(guarded, role=Role.RELAY, ttl=1000.0, **more):
@@ -43,6 +45,45 @@ def test_a_stolen_token_serves_the_thief_until_it_expires(kind):
     assert guarded.refused == {"EXPIRED_AUTH_TOKEN": 1}
     assert guarded.stranger.peer.granted == {}
     guarded.assert_untouched()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_token_for_one_session_that_was_used_opens_nothing_in_another_one(kind):
+    guarded = Guarded()
+    token, owner = guarded.token(Role.RELAY, **ONCE), guarded.world.client()
+    running = guarded.ask("subscribe", token, client=owner)
+
+    assert guarded.code(kind, token) == UNAUTHORIZED
+    assert guarded.refused == {"UNAUTHORIZED": 1}
+    guarded.assert_untouched()
+    # Its owner goes on with it, and nobody can when the owner is gone.
+    assert not owner.of(guarded.ask("fetch", token, client=owner), ev.RequestRejected)
+    assert not owner.of(running, ev.PublishDoneReceived)
+    owner.lose()
+    assert guarded.code(kind, token, client=guarded.world.client()) == UNAUTHORIZED
+    guarded.assert_untouched()
+
+
+def test_a_token_for_one_session_stays_used_when_keys_change_and_when_it_is_wrapped_anew():
+    guarded = Guarded()
+    claims = guarded.claims(Role.RELAY, **ONCE)
+    made = [Token.use_value(mint(claims, key), token_type=TOKEN_TYPE) for key in guarded.keys]
+    owner = guarded.world.client()
+    assert not owner.of(guarded.ask("fetch", made[0], client=owner), ev.RequestRejected)
+
+    guarded.withdraw(None)
+
+    assert {guarded.code("fetch", token) for token in made} == {UNAUTHORIZED}
+    assert not owner.of(guarded.ask("fetch", made[0], client=owner), ev.RequestRejected)
+
+
+def test_a_token_for_one_session_is_not_used_up_by_what_it_does_not_allow():
+    guarded = Guarded()
+    token, owner = guarded.token(Role.CONSUMER, **ONCE), guarded.world.client()
+
+    assert guarded.code("publish", token) == UNAUTHORIZED
+
+    assert not owner.of(guarded.ask("fetch", token, client=owner), ev.RequestRejected)
 
 
 @pytest.mark.parametrize("kind", KINDS)

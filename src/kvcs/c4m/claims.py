@@ -26,8 +26,11 @@ _EXPIRES: Final = 4
 _NOT_BEFORE: Final = 5
 _ISSUED: Final = 6
 _TOKEN_ID: Final = 7
-# Those of RFC 8392, and cnf of RFC 8747.
-_REGISTERED: Final = range(1, 9)
+# Catreplay: the token may be used again, or not. It may also ask for a count, which is not kept.
+_REPLAY: Final = 308
+_PERMITTED, _PROHIBITED = 0, 1
+# Those of RFC 8392, cnf of RFC 8747, and catreplay.
+_REGISTERED: Final = frozenset({*range(1, 9), _REPLAY})
 # Beyond it a number of seconds has no fraction, and no clock gets there.
 _LAST_SECOND: Final = float(2**53)
 MAX_AUDIENCES: Final = 16
@@ -42,7 +45,8 @@ class ClaimNumbers:
         revalidation: Claim moqt-reval; 328 there.
 
     Raises:
-        ConfigError: They are the same, or one is a number of RFC 8392 or of RFC 8747.
+        ConfigError: They are the same, or one is a number of RFC 8392, of RFC 8747, or that of
+            catreplay.
     """
 
     moqt: int = 327
@@ -71,10 +75,12 @@ class Claims:
         audience: Who may take it; empty for everybody.
         issued_at: When it was made.
         token_id: Identifier of the token.
+        is_for_one_session: It is good for the first session that uses it and for no other (claim
+            catreplay); a relay knows it by its identifier.
 
     Raises:
-        ConfigError: There are no scopes or too many, too many audiences or one without a name, or a
-            time is no time.
+        ConfigError: There are no scopes or too many, too many audiences or one without a name, a
+            time is no time, or a token for one session has no identifier.
     """
 
     scopes: tuple[Scope, ...]
@@ -86,6 +92,7 @@ class Claims:
     audience: tuple[str, ...] = ()
     issued_at: float | None = None
     token_id: bytes | None = None
+    is_for_one_session: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < len(self.scopes) <= MAX_SCOPES:
@@ -96,6 +103,8 @@ class Claims:
         if not all(self.audience):
             # Without a name it would be for everybody.
             raise ConfigError("audience", "a name", "an empty one")
+        if self.is_for_one_session and not self.token_id:
+            raise ConfigError("token_id", "octets, in a token for one session")
         times = (self.expires_at, self.not_before, self.revalidation, self.issued_at)
         for seconds in times:
             if seconds is not None and not 0 <= seconds <= _LAST_SECOND:
@@ -119,6 +128,7 @@ def encode_claims(claims: Claims, numbers: ClaimNumbers | None = None) -> bytes:
         _NOT_BEFORE: _plain(claims.not_before),
         _ISSUED: _plain(claims.issued_at),
         _TOKEN_ID: claims.token_id,
+        _REPLAY: _PROHIBITED if claims.is_for_one_session else None,
         numbers.moqt: [scope.to_claim() for scope in claims.scopes],
         numbers.revalidation: _plain(claims.revalidation),
     }
@@ -150,6 +160,9 @@ def decode_claims(
     reader = _Reader(value)
     if _EXPIRES not in value:
         raise TokenRefused("endless", "the token has no time at which it expires")
+    is_for_one_session, token_id = reader.is_for_one_session(), reader.octets(_TOKEN_ID)
+    if is_for_one_session and not token_id:
+        raise TokenRefused("form", "a token for one session has no identifier")
     claims = Claims(
         scopes=reader.scopes(numbers.moqt),
         expires_at=reader.instant(_EXPIRES) or 0.0,
@@ -159,7 +172,8 @@ def decode_claims(
         subject=reader.text(_SUBJECT),
         audience=reader.audience(),
         issued_at=reader.instant(_ISSUED),
-        token_id=reader.octets(_TOKEN_ID),
+        token_id=token_id,
+        is_for_one_session=is_for_one_session,
     )
     reader.finish()
     return claims
@@ -219,6 +233,13 @@ class _Reader:
         if not isinstance(value, bytes):
             raise TokenRefused("form", f"claim {number} is not made of octets")
         return value
+
+    def is_for_one_session(self) -> bool:
+        """Take whether the token may not be used again."""
+        value = self._left.pop(_REPLAY, _PERMITTED)
+        if type(value) is not int or value not in (_PERMITTED, _PROHIBITED):
+            raise TokenRefused("claim", f"claim {_REPLAY} asks for what is not known here")
+        return value == _PROHIBITED
 
     def audience(self) -> tuple[str, ...]:
         """Take the audience, one text or several."""

@@ -1,6 +1,7 @@
 """``kvcs token``: make authorization tokens, and show what one says."""
 
 import os
+import secrets
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -42,6 +43,7 @@ __all__ = ("token",)
 
 _FIRST_FIELD: Final = b"kvcs-1"
 _SCOPE_ID_BYTES: Final = 16
+_TOKEN_ID_BYTES: Final = 16
 _EVERY_SCOPE: Final = "all"
 _MAX_TOKEN_BYTES: Final = 2**14
 _CLAIM_NUMBER: Final = click.IntRange(min=0)
@@ -113,6 +115,12 @@ def _claim_options(function: Callable[..., Any]) -> Callable[..., Any]:
     "May be given several times.",
 )
 @option(
+    "--once",
+    is_flag=True,
+    help="It opens one session: the first that uses it. In every other one it is refused, so that "
+    "a reconnect needs another token.",
+)
+@option(
     "--key-file",
     type=OUTPUT_FILE,
     help="File with the private JWK that signs, instead of the token key of the key ring.",
@@ -153,6 +161,8 @@ def mint_token(output: Output, **settings: Any) -> None:
         revalidation=settings["revalidate"],
         issuer=settings["issuer"],
         audience=settings["audiences"],
+        token_id=secrets.token_bytes(_TOKEN_ID_BYTES) if settings["once"] else None,
+        is_for_one_session=settings["once"],
     )
     octets = mint(claims, key, numbers=numbers)
     most = TokenConfig().max_token_bytes
@@ -230,6 +240,7 @@ def inspect(output: Output, file: Path, token_keys: Path | None, **settings: Any
         f"verdict    {verdict}",
         f"signed     {_algorithm(found.algorithm)}, key {kid or 'not named'}",
         f"expires    {_time(found.claims)}{' (over)' if is_expired else ''}",
+        *(["opens      one session, the first that uses it"] * found.claims.is_for_one_session),
         *(f"{name:10} {value}" for name, value in _parties(found.claims).items()),
         *(f"allows     {_scope_text(scope)}" for scope in found.claims.scopes),
     ]
@@ -322,6 +333,7 @@ def _describe(claims: Claims) -> dict[str, Any]:
     return {
         "expires_at": claims.expires_at,
         "revalidation": claims.revalidation,
+        "one_session": claims.is_for_one_session,
         **_parties(claims),
         "scopes": [
             {

@@ -110,7 +110,7 @@ class Admission:
             return None
         if not access.is_whole:
             access = replace(access, tokens=peer.tokens + access.tokens)
-        return self._authorize(access)
+        return self._authorize(replace(access, session=peer.mark))
 
     def admit(self, peer: Peer, event: NamespaceRequest | TrackRequest, *, now: float) -> bool:
         """Decide a request, and answer it if it is refused; nothing is looked up before.

@@ -84,6 +84,7 @@ class Access:
         until: When it is to be decided again, in monotonic seconds; None for never. For the
             relay's own use, as are the next two.
         through: The SUBSCRIBE_TRACKS that a PUBLISH of the relay answers.
+        session: Tells the session that asks from all others, by identity; None where there is none.
         is_whole: Those of the SETUP that count are among the tokens (`Grant.tokens`).
         budget: What its tokens may cost. A policy that verifies tokens asks it before it verifies
             one that it does not know, and where nothing is left refuses with EXCESSIVE_LOAD; None
@@ -98,6 +99,7 @@ class Access:
     until: float | None = None
     through: RequestId | None = None
     is_whole: bool = False
+    session: object = field(default=None, compare=False, repr=False)
     budget: VerificationBudget | None = field(default=None, compare=False, repr=False)
 
 

@@ -74,6 +74,7 @@ class Peer:
         id: Number inside the relay.
         address: Where it is, for people.
         session: The session.
+        mark: Tells this session from all others, also of other relays, and holds nothing.
         responder: What this peer is served.
         requests: How fast it sends requests.
         listings: How fast it has namespaces listed.
@@ -108,6 +109,7 @@ class Peer:
         "id",
         "is_parent",
         "listings",
+        "mark",
         "offers",
         "presented",
         "published",
@@ -128,6 +130,7 @@ class Peer:
         self.id = peer_id
         self.address = link.peer
         self.session = link.session
+        self.mark = object()
         max_fetches = limits.max_fetches_per_session
         self.responder = TrackResponder(link.session, link.outbox, max_fetches=max_fetches)
         self.requests = LeakyBucket(limits.max_request_rate, burst=limits.max_request_burst)

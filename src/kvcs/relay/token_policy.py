@@ -10,7 +10,8 @@ them verified only as fast as its budget lets it; tokens that are known do not n
 token is not signed, so that who has a good one can write it in as many ways as it likes: each of
 them is as good, costs a verification, and counts as useless too. What is decided again, without
 having been asked for, goes by the tokens that a key of ours made, and by no others that came
-beside them: no budget bounds what those would cost.
+beside them: no budget bounds what those would cost. A token for one session opens no other
+(`kvcs.relay.used_tokens`).
 
 Source: draft-ietf-moq-c4m-01, Sections 2 and 7; MOQT draft 22, Section 8.9.
 """
@@ -25,6 +26,7 @@ from kvcs.c4m import TOKEN_TYPE, Action, Claims, TokenConfig, TokenKey, TokenVer
 from kvcs.errors import NotAuthentic, RequestErrorCode, TokenRefused
 from kvcs.moqt.wire.token import Token
 from kvcs.relay.auth import Access, AccessAction, Decision, Grant, VerificationBudget
+from kvcs.relay.used_tokens import UsedTokens
 
 __all__ = (
     "MAX_KNOWN_TOKENS",
@@ -93,6 +95,8 @@ class TokenPolicy:
         self._known: OrderedDict[bytes, tuple[Claims, bytes]] = OrderedDict()
         self._written: Counter[bytes] = Counter()
         self._refused: OrderedDict[bytes, str] = OrderedDict()
+        # Not forgotten with the keys: a token that was used stays used.
+        self._used = UsedTokens()
 
     def __repr__(self) -> str:
         return (
@@ -130,7 +134,7 @@ class TokenPolicy:
         """Return for how long a token allows what is asked.
 
         Raises:
-            TokenRefused: It is not good now, or does not allow this.
+            TokenRefused: It is not good now, does not allow this, or was for another session.
         """
         self._verifier.check(claims, wall=wall)
         for action in _NEEDS[access.action]:
@@ -138,7 +142,10 @@ class TokenPolicy:
                 scope.allows(action, access.namespace, access.track_name) for scope in claims.scopes
             ):
                 raise TokenRefused("scope", "the token does not allow this")
-        left = self._verifier.end(claims) - wall
+        end = self._verifier.end(claims)
+        if claims.is_for_one_session:
+            self._used.use(claims, access.session, end=end, wall=wall)
+        left = end - wall
         return min(left, claims.revalidation or RECHECK_INTERVAL, RECHECK_INTERVAL)
 
     def _claims(self, token: bytes, budget: VerificationBudget | None) -> Claims:

@@ -64,6 +64,12 @@ def test_whole_seconds_are_integers_and_one_audience_is_a_text():
         ({**BARE, 3: ["a"] * 17}, "form"),
         ({**BARE, 8: {3: bytes(32)}}, "claim"),
         ({**BARE, 321: {0: 60}}, "claim"),
+        ({**BARE, 308: 1}, "form"),
+        ({**BARE, 308: 1, 7: b""}, "form"),
+        ({**BARE, 308: 2, 7: b"id"}, "claim"),
+        ({**BARE, 308: True, 7: b"id"}, "claim"),
+        ({**BARE, 308: 1.0, 7: b"id"}, "claim"),
+        ({**BARE, 308: [], 7: b"id"}, "claim"),
         ({**BARE, "or": []}, "claim"),
         ([], "form"),
         ({**BARE, 4: cbor2.CBORTag(1, 2000)}, "form"),
@@ -104,6 +110,7 @@ def test_the_issuers_words_are_not_repeated():
     [
         ({"moqt": 4}, "moqt_claim"),
         ({"revalidation": 8}, "revalidation_claim"),
+        ({"moqt": 308}, "moqt_claim"),
         ({"moqt": 328}, "revalidation_claim"),
     ],
 )
@@ -114,7 +121,18 @@ def test_numbers_of_claims_do_not_collide(numbers, key):
     assert error.value.key == key
 
 
+def test_a_token_says_whether_it_is_for_one_session():
+    once = Claims(scopes=(SCOPE,), expires_at=1.0, token_id=b"id", is_for_one_session=True)
+
+    assert cbor2.loads(encode_claims(once))[308] == 1
+    assert decode_claims(encode_claims(once)) == once
+    assert not decode_claims(cbor2.dumps({**BARE, 308: 0})).is_for_one_session
+    assert not decode_claims(cbor2.dumps(BARE)).is_for_one_session
+
+
 def test_claims_that_cannot_be_made_are_refused():
+    with pytest.raises(ConfigError):
+        Claims(scopes=(SCOPE,), expires_at=1.0, is_for_one_session=True)
     with pytest.raises(ConfigError):
         Claims(scopes=(), expires_at=1.0)
     with pytest.raises(ConfigError):

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from kvcs.c4m import Claims, Match, Scope, TokenVerifier, mint
+from kvcs.c4m import Claims, Match, Scope, TokenVerifier, mint, peek
 from kvcs.cli._tokens import decode_token, encode_token
 from kvcs.cli.relay.authorization import token_keys
 from kvcs.keyring import KeyRing, Purpose, encode_ring, encode_set, load_ring, mac_key, new_secret
@@ -81,6 +81,21 @@ def test_roles_and_scopes_are_all_in_one_token(kvcs_json, ring):
         "relay-1, relay-2",
         30.0,
     )
+
+
+def test_a_token_for_one_session_has_an_identifier_of_its_own(kvcs_run, kvcs_json, ring):
+    files = [ring.parent / name for name in ("one.token", "other.token")]
+    for file in files:
+        mint = ("token", "mint", "--keys", ring, "--role", "consumer", "--scope", SCOPE, "--once")
+        assert kvcs_json(*mint, "-o", file)["one_session"]
+
+    one, other = (peek(decode_token(file.read_bytes())).claims for file in files)
+    _, shown, _ = kvcs_run("token", "inspect", files[0])
+
+    assert one.is_for_one_session
+    assert len(one.token_id) == 16
+    assert one.token_id != other.token_id
+    assert "opens      one session, the first that uses it" in shown
 
 
 def test_claims_have_the_numbers_that_the_relay_takes(kvcs_run, kvcs_json, ring, relay_keys):
