@@ -141,3 +141,26 @@ def test_claims_have_other_numbers_where_relay_and_issuer_agree_on_them(place, m
 
     # Nothing is there; and nobody may know.
     assert (minted, taken, refused) == (0, 3, 4)
+
+
+def test_a_token_for_one_session_serves_its_owner_and_nobody_after_him(place, run):
+    once, taken = place / "once.token", place / "taken.safetensors"
+    minting = ("token", "mint", "--keys", place / "ring", "--once")
+    assert run(*minting, "--role", "producer", "-o", place / "producer.token")[0] == 0
+    assert run(*minting, "--role", "consumer", "-o", once)[0] == 0
+    with process("relay", "run", "--config", place / "relay.toml", "--json") as relay:
+        shown = first_line(relay)
+        member = ("--keys", place / "ring", "--ca", shown["ca"], "--timeout", "20s")
+        publishing = ("publish", SAMPLE_CACHE, "--url", shown["url"], *member)
+        with process(*publishing, "--token-file", place / "producer.token", "--json") as publisher:
+            first_line(publisher)
+            fetching = ("fetch", shown["url"], *member, "--like", SAMPLE_CACHE)
+            owner = run(*fetching, "--token-file", once, "-o", taken)
+            thief = run(*fetching, "--token-file", once)
+            other_thief = run(*publishing, "--token-file", place / "producer.token")
+            end(publisher)
+
+    assert owner[0] == 0, owner
+    assert load_cache(taken).layers == load_cache(SAMPLE_CACHE).layers
+    assert (thief[0], other_thief[0]) == (4, 4), (thief, other_thief)
+    assert "refus" in thief[2] or "allow" in thief[2], thief[2]
