@@ -1,7 +1,7 @@
 """Publisher, relays and consumers with tokens that end while they work."""
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 from tests.sim.forest import LAYERS, SCOPE_KEY, A, B, produce, relay, settled, url
@@ -196,6 +196,33 @@ def test_a_publisher_that_renews_too_late_is_announced_again(world):
     assert before == []
     assert_whole(verdict)
     assert statistics.grants_ended["EXPIRED_AUTH_TOKEN"] >= 1
+
+
+def test_a_publisher_that_comes_back_with_a_wrong_token_is_announced_with_the_next_one(
+    world, caplog
+):
+    async def scenario():
+        here = world()
+        async with AsyncExitStack() as stack:
+            async with relay(here.network, A, authorize=policy()):
+                came = publisher(here, A, tokens(Role.PRODUCER))
+                source, sending = await stack.enter_async_context(came)
+                publication = await stack.enter_async_context(source.publication(here.tokens))
+                await produce(here, publication)
+            sending.authorize(tokens(Role.CONSUMER))
+            async with relay(here.network, A, authorize=policy()):
+                await asyncio.sleep(60)
+                async with consumer(here, A, tokens(Role.CONSUMER)) as taker:
+                    before = await taker.discover(here.tokens)
+                sending.authorize(tokens(Role.PRODUCER))
+                await asyncio.sleep(1)
+                return before, await take(here, A, tokens(Role.CONSUMER))
+
+    before, verdict = run(scenario())
+
+    assert before == []
+    assert_whole(verdict)
+    assert "no longer announced: the relay does not allow it" in caplog.text
 
 
 def test_a_child_renews_what_it_has_of_its_parent(world):

@@ -295,7 +295,9 @@ def _namespaces(scopes: tuple[str, ...], ring: KeyRing) -> list[TrackNamespace]:
     """
     if not scopes:
         if ring.scope_key is None:
-            raise ConfigError("--scope", "a Scope ID, or a key ring with a scope key")
+            raise ConfigError(
+                "--scope", "a Scope ID, or a key ring with a scope key: kvcs scope new makes one"
+            )
         return [TrackNamespace((_FIRST_FIELD, KVSP_PROVISIONAL.scope_id(ring.scope_key)))]
     return [_namespace(scope) for scope in scopes]
 

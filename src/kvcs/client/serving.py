@@ -40,6 +40,15 @@ from kvcs.names import FullTrackName, Location, TrackNamespace
 
 __all__ = ("PATIENCE", "Registry", "Serving")
 
+# What another token may change.
+_REFUSALS: Final = frozenset(
+    {
+        RequestErrorCode.UNAUTHORIZED,
+        RequestErrorCode.MALFORMED_AUTH_TOKEN,
+        RequestErrorCode.EXPIRED_AUTH_TOKEN,
+    }
+)
+
 _logger = logging.getLogger("kvcs.client")
 
 # Seconds after which a peer that does not say that it has taken a FETCH counts as if it had: as
@@ -149,7 +158,7 @@ class Serving:
         return request_id
 
     def _announce_again(self) -> None:
-        """Announce what was withdrawn because a token had expired, with other tokens."""
+        """Announce what was withdrawn or refused, with other tokens."""
         if not self.connection.closed:
             for namespace in tuple(self._lapsed):
                 self.send_announcement(namespace)
@@ -257,14 +266,11 @@ class Serving:
         for namespace, request_id in self._announced.items():
             if request_id != event.request_id:
                 continue
-            if event.code == StreamResetCode.EXPIRED_AUTH_TOKEN:
-                self._lapsed.add(namespace)
-                reason = ", since its authorization token has expired"
-            else:
-                reason = ""
+            self._lapsed.add(namespace)
             # Who waits for the answer says so himself.
             if event.request_id not in self._awaited:
-                _logger.warning("%s: a publication is no longer announced%s", self, reason)
+                peer, reason = self.connection.peer, _withdrawal_reason(event)
+                _logger.warning("%s: a publication is no longer announced%s", peer, reason)
 
     def _finish(self, request_id: RequestId, *, in_order: bool) -> None:
         self.last_news = now = self.connection.now
@@ -375,3 +381,14 @@ def _covers(delivered: IntervalSet, store: TrackStore) -> bool:
         if position >= to_position(store.end):
             return True
     return False
+
+
+def _withdrawal_reason(event: RequestCancelled | RequestRejected) -> str:
+    """Return why a relay announces a publication no longer, and what helps, as far as is known."""
+    if isinstance(event, RequestCancelled):
+        if event.code == StreamResetCode.EXPIRED_AUTH_TOKEN:
+            return ": its authorization token is good no longer; it is announced again with another"
+        return ""
+    if event.code in _REFUSALS:
+        return ": the relay does not allow it; it is announced again with another token"
+    return f": refused with code {event.code:#x}"

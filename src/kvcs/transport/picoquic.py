@@ -83,7 +83,7 @@ _QUIC_ERRORS: Final = {
     0x130: "TLS: unknown certificate authority",
     _NO_APPLICATION_PROTOCOL: "TLS: no common application protocol",
     # The library's own, for what no frame carries.
-    0x41E: "stateless reset: the peer was started anew",
+    0x41E: "stateless reset: the peer has forgotten the connection, or was started anew",
 }
 
 _logger = logging.getLogger("kvcs.transport")
