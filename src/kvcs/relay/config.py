@@ -110,7 +110,7 @@ class RelayLimits:
         namespace_wait: Wait for the parent's answer to SUBSCRIBE_NAMESPACE before a subscriber
             here is answered without it; twice the round trip to a parent far away is plenty.
         max_upstream_namespaces: PUBLISH_NAMESPACEs to the parent; each is an open request
-            there, and at most half of those that it lets a session have open are used for them.
+            there, and at most a quarter of those that it lets a session open are used for them.
             Publications beyond it are found behind this relay only, until others end.
         publisher_wait: Time that running subscriptions wait for another publisher, or for the
             same one to return, when the last one is lost; then they end.
@@ -144,7 +144,7 @@ class RelayLimits:
     cut_through_bytes: int = 256 * 2**10
     subscription_linger: float = 5.0
     namespace_wait: float = 2.0
-    max_upstream_namespaces: int = 512
+    max_upstream_namespaces: int = 256
     publisher_wait: float = 10.0
     session: SessionLimits = field(default_factory=SessionLimits)
 

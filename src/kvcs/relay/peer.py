@@ -26,8 +26,9 @@ type Listener = Callable[[Event, float], None]
 
 # Of the streams that a peer lets the relay open, one in so many is left for other requests.
 _RESERVED_SHARE: Final = 8
-# And one in so many for announcements, so that what is announced leaves room for what is asked.
-_ANNOUNCED_SHARE: Final = 2
+# And one in so many for announcements, which last. The library gives a peer more streams only once
+# half of those that it gave have ended: with half of them announced, nothing could be asked.
+_ANNOUNCED_SHARE: Final = 4
 # A relay closes a session with far more requests than it takes of one. Each client here is
 # bounded, and all of them together are not. So of what a relay that is as this one takes, one part
 # in so many is for questions, and one for what is offered.

@@ -50,7 +50,7 @@ def test_namespaces_of_publishers_are_announced_and_withdrawn(world):
     assert parent.namespaces() == []
 
 
-@pytest.mark.parametrize(("limit", "streams"), [(2, 1024), (512, 5)])
+@pytest.mark.parametrize(("limit", "streams"), [(2, 1024), (256, 11)])
 def test_no_more_namespaces_are_announced_than_limit_and_streams(make_world, limit, streams):
     world = make_world(max_upstream_namespaces=limit)
     parent, publisher = Parent(world), world.client()
