@@ -30,7 +30,7 @@ from kvcs.relay.tracks import Track
 
 __all__ = ("Host", "Review")
 
-# Requests that are decided before the relay does something else: a tenth of a second's work.
+# Requests that are decided before the relay does something else.
 _MOST_AT_ONCE: Final = 1000
 # Seconds until it is seen whether a publisher still sends for a namespace that it has taken back.
 _WITHDRAWN_INTERVAL: Final = 60.0

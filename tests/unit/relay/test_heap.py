@@ -8,6 +8,10 @@ import pytest
 
 from kvcs.relay.heap import TRIM_BYTES, TRIM_INTERVAL, Heap, glibc_trim
 
+needs_glibc = pytest.mark.skipif(
+    glibc_trim() is None or not Path("/proc/self/statm").exists(), reason="no glibc"
+)
+
 # Holes between blocks that stay: the allocator keeps all of it unless it is told not to.
 HOLES = """
 from kvcs.relay.heap import TRIM_BYTES, Heap, glibc_trim
@@ -81,16 +85,12 @@ def test_without_such_an_allocator_nothing_happens():
     assert not Heap(None).look(2**40, now=2.0**40)
 
 
-@pytest.mark.skipif(
-    glibc_trim() is None or not Path("/proc/self/statm").exists(), reason="no glibc"
-)
+@needs_glibc
 def test_holes_between_blocks_that_stay_are_given_back():
     subprocess.run([sys.executable, "-c", HOLES], check=True, timeout=30)
 
 
-@pytest.mark.skipif(
-    glibc_trim() is None or not Path("/proc/self/statm").exists(), reason="no glibc"
-)
+@needs_glibc
 def test_rings_that_hold_little_cost_little():
     def grown(how):
         command = [sys.executable, "-c", RINGS, how]
