@@ -86,6 +86,22 @@ def test_a_token_for_one_session_is_not_used_up_by_what_it_does_not_allow():
     assert not owner.of(guarded.ask("fetch", token, client=owner), ev.RequestRejected)
 
 
+def test_a_token_for_one_session_is_kept_for_another_where_any_other_token_will_do():
+    guarded = Guarded()
+    lasting = guarded.token(Role.CONSUMER)
+    first, second = (
+        guarded.token(Role.CONSUMER, **{**ONCE, "token_id": name}) for name in (b"1", b"2")
+    )
+    one, two, three = (guarded.world.client() for _ in range(3))
+
+    assert not one.of(guarded.ask("fetch", first, lasting, client=one), ev.RequestRejected)
+    assert not two.of(guarded.ask("fetch", first, second, client=two), ev.RequestRejected)
+    assert not three.of(guarded.ask("fetch", second, client=three), ev.RequestRejected)
+
+    assert guarded.code("fetch", first) == UNAUTHORIZED
+    assert guarded.code("fetch", second) == UNAUTHORIZED
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stolen_token_of_a_key_that_is_withdrawn_opens_nothing_and_ends_what_runs(kind):
     guarded = Guarded()

@@ -225,6 +225,27 @@ def test_a_publisher_that_comes_back_with_a_wrong_token_is_announced_with_the_ne
     assert "no longer announced: the relay does not allow it" in caplog.text
 
 
+def test_a_publisher_that_comes_back_and_is_renewed_while_it_is_asked_is_announced(world):
+    async def scenario():
+        here = world()
+        async with AsyncExitStack() as stack:
+            async with relay(here.network, A, authorize=policy()):
+                came = publisher(here, A, tokens(Role.PRODUCER))
+                source, sending = await stack.enter_async_context(came)
+                publication = await stack.enter_async_context(source.publication(here.tokens))
+                await produce(here, publication)
+            sending.authorize(tokens(Role.CONSUMER))
+            await asyncio.sleep(1)
+            async with relay(here.network, A, authorize=policy()):
+                async with asyncio.timeout(60):
+                    await sending.connection(60.0)
+                sending.authorize(tokens(Role.PRODUCER))
+                await asyncio.sleep(60)
+                return await take(here, A, tokens(Role.CONSUMER))
+
+    assert_whole(run(scenario()))
+
+
 def test_a_child_renews_what_it_has_of_its_parent(world):
     async def scenario():
         here = world()

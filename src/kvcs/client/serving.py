@@ -124,6 +124,7 @@ class Serving:
         self._listeners: dict[RequestId, TrackNamespace] = {}
         self._announced: dict[TrackNamespace, RequestId] = {}
         self._lapsed: set[TrackNamespace] = set()
+        self._outdated: set[TrackNamespace] = set()
         self._awaited: set[RequestId] = set()
         connection.on_authorized(self._announce_again)
         connection.listen(self._receive)
@@ -155,14 +156,17 @@ class Serving:
         parameters = Parameters(authorization_tokens=self._config.authorization)
         request_id = self.connection.publish_namespace(namespace, parameters, listener)
         self._announced[namespace] = request_id
+        self._outdated.discard(namespace)
         return request_id
 
     def _announce_again(self) -> None:
         """Announce what was withdrawn or refused, with other tokens."""
+        lapsed, self._lapsed = self._lapsed, set()
+        # What is refused from now on may have been refused for the tokens before.
+        self._outdated = set(self._announced)
         if not self.connection.closed:
-            for namespace in tuple(self._lapsed):
+            for namespace in lapsed:
                 self.send_announcement(namespace)
-        self._lapsed.clear()
 
     def tell(self, namespace: TrackNamespace) -> None:
         """Send NAMESPACE to whoever asked for a prefix of a new publication."""
@@ -175,6 +179,7 @@ class Serving:
     def withdraw(self, namespace: TrackNamespace) -> None:
         """Take back the announcement of a publication."""
         self._lapsed.discard(namespace)
+        self._outdated.discard(namespace)
         request_id = self._announced.pop(namespace, None)
         if request_id is not None:
             self.connection.cancel(request_id)
@@ -263,8 +268,11 @@ class Serving:
 
     def _note_withdrawn(self, event: RequestCancelled | RequestRejected) -> None:
         """Note that the relay announces a publication no longer."""
-        for namespace, request_id in self._announced.items():
+        for namespace, request_id in tuple(self._announced.items()):
             if request_id != event.request_id:
+                continue
+            if namespace in self._outdated and event.request_id not in self._awaited:
+                self.send_announcement(namespace)
                 continue
             self._lapsed.add(namespace)
             # Who waits for the answer says so himself.

@@ -113,7 +113,7 @@ class TokenPolicy:
     def __call__(self, access: Access) -> Decision:
         """Decide by the tokens of a request."""
         wall = self._clock()
-        seconds: float | None = None
+        allowing: list[Claims] = []
         authentic: dict[bytes, Token] = {}
         refusals: set[RequestErrorCode] = set()
         tokens = [token for token in access.tokens if token.token_type == TOKEN_TYPE]
@@ -121,20 +121,31 @@ class TokenPolicy:
             try:
                 claims = self._claims(token.value, access.budget)
                 authentic.setdefault(token.value[-_PROOF_BYTES:], token)
-                lasts = self._lasts(claims, access, wall)
+                self._check(claims, access, wall)
             except (NotAuthentic, TokenRefused) as error:
                 refusals.add(_code(error.reason))
             else:
-                seconds = max(lasts, seconds or 0.0)
-        if seconds is not None:
+                allowing.append(claims)
+        # A token for one session is used where no other one will do, and then it is enough.
+        lasting = [claims for claims in allowing if not claims.is_for_one_session]
+        if lasting:
+            seconds = max(self._lasts(claims, wall) for claims in lasting)
             return Grant(seconds, tuple(authentic.values()))
+        for claims in allowing:
+            try:
+                end = self._verifier.end(claims)
+                self._used.use(claims, access.session, end=end, wall=wall)
+            except TokenRefused as error:
+                refusals.add(_code(error.reason))
+            else:
+                return Grant(self._lasts(claims, wall), tuple(authentic.values()))
         return max(refusals, key=_WORTH.index, default=RequestErrorCode.UNAUTHORIZED)
 
-    def _lasts(self, claims: Claims, access: Access, wall: float) -> float:
-        """Return for how long a token allows what is asked.
+    def _check(self, claims: Claims, access: Access, wall: float) -> None:
+        """Check that a token allows what is asked.
 
         Raises:
-            TokenRefused: It is not good now, does not allow this, or was for another session.
+            TokenRefused: It is not good now, or does not allow this.
         """
         self._verifier.check(claims, wall=wall)
         for action in _NEEDS[access.action]:
@@ -142,10 +153,10 @@ class TokenPolicy:
                 scope.allows(action, access.namespace, access.track_name) for scope in claims.scopes
             ):
                 raise TokenRefused("scope", "the token does not allow this")
-        end = self._verifier.end(claims)
-        if claims.is_for_one_session:
-            self._used.use(claims, access.session, end=end, wall=wall)
-        left = end - wall
+
+    def _lasts(self, claims: Claims, wall: float) -> float:
+        """Return the seconds for which a token is good, until it is to be looked at again."""
+        left = self._verifier.end(claims) - wall
         return min(left, claims.revalidation or RECHECK_INTERVAL, RECHECK_INTERVAL)
 
     def _claims(self, token: bytes, budget: VerificationBudget | None) -> Claims:

@@ -3,13 +3,15 @@
 Whoever presents such a token first, with a request that it allows, has it for as long as its
 session lasts; in any other session it is refused, also when that one is over. So a token that was
 seen on the way, or left in a file, opens nothing once its owner has used it. It is remembered until
-it expires, and no longer than the relay lives.
+it expires, and no longer than the relay lives. Where the clock was ahead for a moment, tokens that
+ended before then can open nothing any more: which of them were used is forgotten.
 
 Source: CTA-5007-B, claim catreplay.
 """
 
 import hashlib
 import heapq
+import math
 from typing import Final
 
 from kvcs.c4m import Claims
@@ -24,11 +26,13 @@ MAX_USED_TOKENS: Final = 65536
 class UsedTokens:
     """Remembers them."""
 
-    __slots__ = ("_ends", "_sessions")
+    __slots__ = ("_ends", "_forgotten_until", "_sessions")
 
     def __init__(self) -> None:
-        self._sessions: dict[bytes, object] = {}
+        # By the identifier: who has it, and until when it is remembered.
+        self._sessions: dict[bytes, tuple[object, float]] = {}
         self._ends: list[tuple[float, bytes]] = []
+        self._forgotten_until = -math.inf
 
     def __repr__(self) -> str:
         return f"<UsedTokens {len(self._sessions)}>"
@@ -46,21 +50,27 @@ class UsedTokens:
             TokenRefused: ``"used"``: another session has it, or nobody knows which one asks;
                 ``"load"``: too many are remembered.
         """
+        self._forget(wall)
         identifier = _identifier(claims)
-        opened = self._sessions.get(identifier)
-        if opened is None and session is not None:
-            self._forget(wall)
+        opened, known_end = self._sessions.get(identifier, (None, -math.inf))
+        if opened is None:
+            opened = session if end > self._forgotten_until else None
             if len(self._sessions) >= MAX_USED_TOKENS:
                 raise TokenRefused("load", "too many tokens for one session are in use")
-            self._sessions[identifier] = session
-            heapq.heappush(self._ends, (end, identifier))
-        elif opened is not session or session is None:
+        if opened is None or opened is not session:
             raise TokenRefused("used", "the token was for one session, and has opened another one")
+        # An issuer may give one identifier to several tokens; they are one.
+        if end > known_end:
+            self._sessions[identifier] = session, end
+            heapq.heappush(self._ends, (end, identifier))
 
     def _forget(self, wall: float) -> None:
         """Forget those that nobody can use any more."""
         while self._ends and self._ends[0][0] <= wall:
-            del self._sessions[heapq.heappop(self._ends)[1]]
+            end, identifier = heapq.heappop(self._ends)
+            if self._sessions[identifier][1] == end:
+                del self._sessions[identifier]
+            self._forgotten_until = max(end, self._forgotten_until)
 
 
 def _identifier(claims: Claims) -> bytes:

@@ -65,3 +65,25 @@ def test_more_than_are_remembered_are_refused_until_some_have_expired(monkeypatc
 
     assert repr(used) == "<UsedTokens 2>"
     assert MAX_USED_TOKENS == 65536
+
+
+def test_a_clock_that_was_ahead_for_a_moment_makes_no_token_new():
+    used = UsedTokens()
+    assert use(used, b"1", OWNER, end=100.0) is None
+    assert use(used, b"2", OWNER, end=9000.0, wall=7200.0) is None
+
+    assert use(used, b"1", THIEF, end=100.0, wall=1.0) == "used"
+    assert use(used, b"3", THIEF, end=200.0, wall=1.0) is None
+    assert use(used, b"2", THIEF, end=9000.0, wall=1.0) == "used"
+
+
+def test_an_identifier_is_remembered_as_long_as_the_last_token_that_has_it():
+    used = UsedTokens()
+    assert use(used, b"1", OWNER, end=10.0) is None
+    assert use(used, b"1", OWNER, end=50.0) is None
+
+    assert use(used, b"3", OWNER, end=15.0, wall=11.0) is None
+    assert use(used, b"1", THIEF, end=50.0, wall=20.0) == "used"
+    assert use(used, b"1", OWNER, end=50.0, wall=20.0) is None
+    assert use(used, b"2", OWNER, end=90.0, wall=50.0) is None
+    assert repr(used) == "<UsedTokens 1>"
