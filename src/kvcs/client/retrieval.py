@@ -1,11 +1,12 @@
 """One retrieval: a prefix of a publication, layer by layer, into the caller's memory.
 
 Theory of operation. Entering a `Retrieval` obtains the manifest and raises when there is
-nothing to retrieve: no such publication, other tokens, no signature of a trusted producer. From
-then on nothing raises for the network's sake. One task drives each data track (`TrackRetrieval`),
-one follows the manifest, and the retrieval watches: a layer is usable, and given by iteration in
-order, when all its blocks are verified in all wanted segments and both components. When the tracks
-have brought everything or given up, or the deadline passes, there is a verdict.
+nothing to retrieve: no such publication, other tokens, no signature of a trusted producer, or one
+that ended before its first segment; one that may still begin is waited for. From then on nothing
+raises for the network's sake. One task drives each data track (`TrackRetrieval`), one follows the
+manifest, and the retrieval watches: a layer is usable, and given by iteration in order, when all
+its blocks are verified in all wanted segments and both components. When the tracks have brought
+everything or given up, or the deadline passes, there is a verdict.
 
 Recovery goes to the other sources that the caller names, in order: the same publication at
 another peer, or another publication when both are deterministic and cut alike. Anything else
@@ -38,10 +39,12 @@ from kvcs.errors import (
     DataError,
     KvcsError,
     LocalProtocolError,
+    ManifestError,
     RequestTimedOut,
     UnsupportedEncoding,
 )
 from kvcs.kv.manifest import Manifest
+from kvcs.kv.naming import PublicationName
 from kvcs.kv.segment import Segment
 
 __all__ = ("Retrieval",)
@@ -74,6 +77,7 @@ class Retrieval:
         self._opening = None if config.object_keys is None else Opening(config, self._signal.set)
         self._prefix: ReceivedPrefix | None = None
         self._manifest: ManifestTrack | None = None
+        self._empty: PublicationName | None = None
         self._tracks: dict[TrackIntake, TrackRetrieval] = {}
         self._given_up: dict[TrackIntake, MissingReason] = {}
         self._cause = MissingReason.STOPPED
@@ -102,7 +106,8 @@ class Retrieval:
         except TimeoutError:
             if not waiting.expired():
                 raise
-            raise RequestTimedOut(f"no manifest within {self._wish.timeout} s") from None
+            what = "no manifest" if self._empty is None else f"{_empty(self._empty)} yet,"
+            raise RequestTimedOut(f"{what} within {self._wish.timeout:g} s") from None
         try:
             with counting(self._refused):
                 self._prefix.take_manifest(self.manifest)
@@ -238,11 +243,39 @@ class Retrieval:
             left = self._deadline - asyncio.get_running_loop().time()
             with counting(self._refused):
                 await track.open(left / 2)
-            await self._signal.until(lambda: track.latest is not None and track.latest.segments)
+                await self._until_listed(track)
         except BaseException:
             track.close()
             raise
         return track
+
+    async def _until_listed(self, track: ManifestTrack) -> None:
+        """Wait for the first segment, as long as somebody may still publish one.
+
+        Raises:
+            ManifestError: None was listed, and nothing more comes.
+            DataError: A newer version contradicts this one.
+            KvcsError: The session ended.
+        """
+
+        def is_listed() -> bool:
+            return track.latest is not None and bool(track.latest.segments)
+
+        if is_listed():
+            return
+        name = self._empty = track.source.name
+        async with asyncio.TaskGroup() as group:
+            following = group.create_task(track.follow(), name="first segment")
+            await self._signal.until(
+                lambda: is_listed() or track.is_final or self._received.discarded is not None
+            )
+            following.cancel()
+        if self._received.discarded is not None:
+            raise self._received.discarded
+        if not is_listed():
+            error = None if track.request is None else track.request.error
+            raise error or ManifestError(f"{_empty(name)}, and nothing more of it comes")
+        self._empty = None
 
     def _take_manifest(self, track: ManifestTrack, manifest: Manifest) -> None:
         """Use a newer manifest; runs inside the event that brought it."""
@@ -405,6 +438,10 @@ class Retrieval:
             return False
         # The tracks have ended; only a newer manifest can add segments or list digests.
         return manifest.is_final or (bool(lacking) and not received.unlisted_objects)
+
+
+def _empty(name: PublicationName) -> str:
+    return f"publication {name.short_id} lists no segment"
 
 
 def _is_interchangeable(one: Manifest, other: Manifest | None) -> bool:
