@@ -440,7 +440,7 @@ class RelayCore:
         else:
             peer.session.accept(event.request_id, now=now)
             peer.wake()
-            track.supply.publish(peer, event, now=now)
+            track.supply.upstream.publish(peer, event, now=now)
         self.discovery.offer(track, excluded={peer.id, *waiting}, now=now)
 
     def _takes_from_relay(self, peer: Peer, track: Track, event: PublishReceived) -> bool:
@@ -448,7 +448,7 @@ class RelayCore:
 
         Not what comes already: twice would double what crosses the link.
         """
-        if track.supply.note_offer():
+        if track.supply.upstream.note_offer():
             return False
         return not track.demand.is_idle or self.discovery.is_wanted(
             track.name, event.properties, except_for=peer.id

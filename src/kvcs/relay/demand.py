@@ -185,7 +185,7 @@ class Demand:
         self._serve(peer, request_id, delivery)
         self._published.add(peer.route(request_id))
         if delivery.terms.forward:
-            self.supply.resume(now=now)
+            self.supply.upstream.resume(now=now)
         return True
 
     def is_published_to(self, peer: Peer) -> bool:
@@ -202,7 +202,7 @@ class Demand:
         if asker is not None and not peer.may_serve(asker):
             return
         if self._subscribes or any(self.subscriptions()):
-            self.supply.publisher_appeared(peer, forward=self.wants_objects, now=now)
+            self.supply.upstream.publisher_appeared(peer, forward=self.wants_objects, now=now)
         self.settle(now=now)
 
     def _only_asker(self) -> Peer | None:
@@ -227,8 +227,8 @@ class Demand:
     ) -> None:
         """Answer a SUBSCRIBE if it can be answered."""
         supply, peer = self.supply, waiting.peer
-        if supply.is_established(peer) and (
-            supply.is_forwarding(peer) or not waiting.wants_objects
+        if supply.upstream.is_established(peer) and (
+            supply.upstream.is_forwarding(peer) or not waiting.wants_objects
         ):
             del self._subscribes[route]
             self._answer_subscribe(waiting, now)
@@ -304,8 +304,8 @@ class Demand:
             if isinstance(event, UpdateReceived):
                 self._ask_new_group(event.parameters, now)
             self._host.metrics.fetches_served += len(self._fills(route) - fills)
-            if self.wants_objects and self.supply.is_established(peer):
-                self.supply.subscribe(peer, forward=True, now=now)
+            if self.wants_objects and self.supply.upstream.is_established(peer):
+                self.supply.upstream.subscribe(peer, forward=True, now=now)
             peer.wake()
 
     def _let_go(self, route: Route) -> None:
@@ -317,7 +317,7 @@ class Demand:
 
     def _ask_new_group(self, parameters: Parameters, now: float) -> None:
         if parameters.new_group_request is not None:
-            self.supply.new_groups.ask(parameters.new_group_request, now=now)
+            self.supply.upstream.new_groups.ask(parameters.new_group_request, now=now)
 
     def _fills(self, route: Route) -> set[FetchDelivery]:
         served = self._served.get(route)
@@ -340,7 +340,7 @@ class Demand:
 
     def _unsubscribe(self, now: float) -> None:
         if self._is_unwanted():
-            self.supply.unsubscribe(now=now)
+            self.supply.upstream.unsubscribe(now=now)
 
     def _is_unwanted(self) -> bool:
         return not (self._subscribes or any(self.subscriptions()))
@@ -398,7 +398,7 @@ class Demand:
     def _find_publisher(
         self, route: Route, waiting: Waiting[SubscribeReceived], refusal: Refusal, now: float
     ) -> None:
-        if waiting.is_refused or self.supply.subscribe(
+        if waiting.is_refused or self.supply.upstream.subscribe(
             waiting.peer,
             waiting.denied,
             forward=waiting.wants_objects or self.wants_objects,
@@ -420,7 +420,7 @@ class Demand:
     def supply_ended(self, code: PublishDoneCode, *, forced: bool, now: float) -> None:
         """End the subscriptions that no upstream subscription serves, or all, after what came."""
         for peer in self._served_peers():
-            if forced or not self.supply.is_established(peer):
+            if forced or not self.supply.upstream.is_established(peer):
                 peer.responder.end(self.supply.store, code, now=now)
                 peer.wake()
 
@@ -435,7 +435,7 @@ class Demand:
         forward = self.wants_objects
         is_served = True
         for peer in self._subscribers():
-            is_served &= self.supply.subscribe(peer, refusing, forward=forward, now=now)
+            is_served &= self.supply.upstream.subscribe(peer, refusing, forward=forward, now=now)
         return is_served
 
     def only_subscriber(self) -> Peer | None:

@@ -357,7 +357,7 @@ class Discovery:
         room = int(peer.listings.room(now=now))
         tracks = self._host.published_below(prefix, at_most=room)
         if peer.listings.take(len(tracks), now=now):
-            return [track for track in tracks if track.supply.is_pushed_by_others(peer.id)]
+            return [track for track in tracks if track.supply.upstream.is_pushed_by_others(peer.id)]
         most = self._host.limits.session.max_namespaces
         if room >= most:
             reason = f"more than {most} Tracks below {prefix}"
@@ -463,8 +463,9 @@ class Discovery:
                 self._postpone(route, name, now)
                 continue
             track = self._host.track(name)
-            is_below = prefix.is_prefix_of(name.namespace)
-            if is_below and track is not None and track.supply.is_pushed_by_others(route.peer):
+            if track is None or not prefix.is_prefix_of(name.namespace):
+                continue
+            if track.supply.upstream.is_pushed_by_others(route.peer):
                 self._publish_to(route, name.namespace.suffix_of(prefix), track, now)
 
     def _wanted_as(

@@ -23,9 +23,11 @@ from collections.abc import Collection, Sequence
 from typing import Final
 from weakref import WeakKeyDictionary, WeakSet
 
+from kvcs.errors import RequestErrorCode
 from kvcs.names import TrackNamespace
 from kvcs.relay.host import Host
 from kvcs.relay.peer import Peer
+from kvcs.relay.refusal import NOT_FOUND, Refusal
 from kvcs.relay.upstream import UpstreamState, UpstreamSubscription
 
 __all__ = ("Publishers",)
@@ -111,6 +113,13 @@ class Publishers:
         """Tell whether all that are left to be asked were asked too much just before."""
         publishers = [peer for peer in self.available(asker) if peer not in denied]
         return bool(publishers) and not any(peer.takes_question(now=now) for peer in publishers)
+
+    def unanswered(self, peer: Peer) -> Refusal:
+        """Return the refusal of a request that a publisher left without an answer."""
+        if peer in self.available(None):
+            return Refusal(RequestErrorCode.INTERNAL_ERROR, "the publisher gave no answer")
+        # For the subscriber it is as if there had been no publisher.
+        return NOT_FOUND
 
     def stall(self, peer: Peer, *, until: float) -> None:
         """Ask for no FETCH of `peer` before this time, in monotonic seconds."""

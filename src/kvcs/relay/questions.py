@@ -172,12 +172,12 @@ class Questions:
 
     def _is_answerable(self, question: Question) -> bool:
         """Tell whether our Largest Object decides where the range of a FETCH ends."""
-        store, supply = self._supply.store, self._supply
+        store, upstream = self._supply.store, self._supply.upstream
         if not isinstance(question.event, FetchReceived):
             # Where the end is known, it is all that a publisher could say.
-            is_known = store.end is not None and supply.holds_anything
-            return is_known or supply.is_established(question.peer) or question.is_learned
-        if question.is_learned or supply.is_forwarding(question.peer) or store.end is not None:
+            is_known = store.end is not None and self._supply.holds_anything
+            return is_known or upstream.is_established(question.peer) or question.is_learned
+        if question.is_learned or upstream.is_forwarding(question.peer) or store.end is not None:
             return True
         asked = _last(question.location_filter)
         return asked is not None and store.largest is not None and asked <= store.largest

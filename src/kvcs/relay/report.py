@@ -324,6 +324,6 @@ class Reporter:
             is_complete=self._core.is_complete(track.name),
             subscriptions=subscriptions,
             fetches=len(deliveries) - subscriptions,
-            is_received=track.supply.is_established(None),
+            is_received=track.supply.upstream.is_established(None),
             arrival=arrival(store, is_on_disk=track.supply.stored.disk.has_any),
         )
