@@ -15,6 +15,7 @@ from kvcs.relay import (
     Decision,
     DiskConfig,
     Grant,
+    RefusalReasons,
     Relay,
     RelayConfig,
     RelayLimits,
@@ -34,6 +35,9 @@ def of_one_scope(access: Access) -> RequestErrorCode | None:
     assert_type(access.track_name, bytes | None)
     assert_type(access.tokens, tuple[Token, ...])
     assert_type(access.budget, VerificationBudget | None)
+    assert_type(access.reasons, RefusalReasons | None)
+    if access.reasons is not None:
+        access.reasons.add("nobody may")
     return None if access.tokens else RequestErrorCode.UNAUTHORIZED
 
 

@@ -218,8 +218,10 @@ _MEANINGS: Final[dict[int, str]] = {
 _REQUEST_HINTS: Final[dict[ExitCode, str]] = {
     ExitCode.NOT_FOUND: _HINTS[NotFound],
     ExitCode.REFUSED: (
-        "Ask for a token for this scope and role, and name its file with --token-file; kvcs token "
-        "inspect FILE shows what one allows, kvcs scope show which scope this is."
+        "No token was shown, or one that is for another scope, role or relay, of another key, not "
+        "good yet, or for one session and used before: the relay's log says which. Name the file "
+        "of a good one with --token-file; kvcs token inspect FILE shows what one allows, kvcs "
+        "scope show which scope this is."
     ),
     ExitCode.TIMEOUT: _HINTS[RequestTimedOut],
 }

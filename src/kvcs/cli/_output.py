@@ -49,7 +49,7 @@ class TextFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """One JSON object per log line, with the fields that kvcs adds to its records."""
 
-    FIELDS = ("event", "session", "peer", "track", "request_id", "code")
+    FIELDS = ("event", "session", "peer", "track", "request_id", "code", "reason")
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line of JSON."""

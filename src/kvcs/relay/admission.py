@@ -36,6 +36,7 @@ from kvcs.relay.auth import (
     Authorize,
     Decision,
     Grant,
+    RefusalReasons,
     VerificationBudget,
 )
 from kvcs.relay.config import RelayLimits
@@ -118,15 +119,16 @@ class Admission:
         Returns:
             Whether it goes on. For a prefix that is hidden it does, and nothing comes of it.
         """
-        access = _access(event)
-        code = self._judge_request(peer, access)
+        access, reasons = _access(event), RefusalReasons()
+        code = self._judge_request(peer, access, reasons)
         if code is None or isinstance(code, Grant):
             self._grant(peer, event.request_id, access, code, now)
             return True
         if code is not RequestErrorCode.DOES_NOT_EXIST:
             # Taken away again with the refusal, which names it in the log.
             peer.granted[event.request_id] = access
-            self._host.refuse(peer, event.request_id, Refusal(code, ""), now=now)
+            refusal = Refusal(code, "", note=str(reasons))
+            self._host.refuse(peer, event.request_id, refusal, now=now)
             return False
         if isinstance(event, SubscribeNamespaceReceived | SubscribeTracksReceived):
             peer.granted[event.request_id] = replace(access, is_hidden=True)
@@ -134,9 +136,7 @@ class Admission:
         self._hide(peer, event, now)
         return False
 
-    def update_refusal(
-        self, peer: Peer, event: UpdateReceived, *, now: float
-    ) -> RequestErrorCode | None:
+    def update_refusal(self, peer: Peer, event: UpdateReceived, *, now: float) -> Refusal | None:
         """Decide a request anew that an update gives other tokens; None lets it go on.
 
         An update that gives it another prefix too is not for the old one: `move_refusal`.
@@ -147,16 +147,16 @@ class Admission:
             return None
         if event.parameters.track_namespace_prefix is not None:
             return None
-        renewed = replace(access, tokens=tokens, is_whole=False)
-        code = self._judge_request(peer, renewed)
+        renewed, reasons = replace(access, tokens=tokens, is_whole=False), RefusalReasons()
+        code = self._judge_request(peer, renewed, reasons)
         if code is None or isinstance(code, Grant):
             self._grant(peer, event.request_id, renewed, code, now)
             return None
-        return code
+        return Refusal(code, "", note=str(reasons))
 
     def move_refusal(
         self, peer: Peer, event: UpdateReceived, prefix: TrackNamespace, *, now: float
-    ) -> RequestErrorCode | None:
+    ) -> Refusal | None:
         """Decide a request anew that an update gives another prefix; None lets it go on."""
         access = peer.granted.get(event.request_id)
         if access is None:
@@ -165,14 +165,15 @@ class Admission:
         if event.parameters.authorization_tokens:
             tokens = event.parameters.authorization_tokens
             moved = replace(moved, tokens=tokens, is_whole=False)
-        code = self._judge_request(peer, moved)
+        reasons = RefusalReasons()
+        code = self._judge_request(peer, moved, reasons)
         if code is None or isinstance(code, Grant):
             self._grant(peer, event.request_id, moved, code, now)
             return None
         if code is RequestErrorCode.DOES_NOT_EXIST:
             peer.granted[event.request_id] = replace(moved, is_hidden=True, until=None)
             return None
-        return code
+        return Refusal(code, "", note=str(reasons))
 
     def may_offer(self, relay: Peer, prefix: TrackNamespace) -> bool:
         """Tell whether a relay may publish all that is below a prefix, by what it has presented.
@@ -221,10 +222,12 @@ class Admission:
             case _:
                 return None
 
-    def _judge_request(self, peer: Peer, access: Access) -> Decision:
+    def _judge_request(
+        self, peer: Peer, access: Access, reasons: RefusalReasons | None = None
+    ) -> Decision:
         """Decide what a peer asks for now; what its tokens may cost is bounded."""
         budget = VerificationBudget(peer.useless_tokens, self._host.now)
-        return self.judge(peer, replace(access, budget=budget))
+        return self.judge(peer, replace(access, budget=budget, reasons=reasons))
 
     def _grant(
         self,

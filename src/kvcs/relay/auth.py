@@ -22,6 +22,7 @@ __all__ = (
     "Authorize",
     "Decision",
     "Grant",
+    "RefusalReasons",
     "VerificationBudget",
     "allow_all",
     "deny_all",
@@ -71,6 +72,26 @@ class VerificationBudget:
         self._bucket.admit(1, now=self._now)
 
 
+class RefusalReasons:
+    """Why a policy refuses something, for the log of the relay; the peer is told none of it."""
+
+    __slots__ = ("_texts",)
+
+    def __init__(self) -> None:
+        # Ordered, and each once.
+        self._texts: dict[str, None] = {}
+
+    def __repr__(self) -> str:
+        return f"<RefusalReasons {self}>"
+
+    def __str__(self) -> str:
+        return "; ".join(self._texts)
+
+    def add(self, text: str) -> None:
+        """Add a reason in words: nothing that is secret, and nothing that the peer has written."""
+        self._texts[text] = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
     """One request to be decided.
@@ -89,6 +110,7 @@ class Access:
         budget: What its tokens may cost. A policy that verifies tokens asks it before it verifies
             one that it does not know, and where nothing is left refuses with EXCESSIVE_LOAD; None
             where a decision is made again, and nobody asked for it.
+        reasons: Where a policy says why it refuses; None where nobody wants to know.
     """
 
     action: AccessAction
@@ -101,6 +123,7 @@ class Access:
     is_whole: bool = False
     session: object = field(default=None, compare=False, repr=False)
     budget: VerificationBudget | None = field(default=None, compare=False, repr=False)
+    reasons: RefusalReasons | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +154,8 @@ def allow_all(access: Access) -> RequestErrorCode | None:  # noqa: ARG001 - a po
     return None
 
 
-def deny_all(access: Access) -> RequestErrorCode | None:  # noqa: ARG001 - a policy's signature
+def deny_all(access: Access) -> RequestErrorCode | None:
     """Refuse everything; the default, so that a policy must be chosen."""
+    if access.reasons is not None:
+        access.reasons.add("this relay has no policy, and refuses everything")
     return RequestErrorCode.UNAUTHORIZED

@@ -192,9 +192,9 @@ class RelayCore:
         if isinstance(event, _COUNTED) and not peer.requests.admit(1, now=now):
             self._refuse_rate(peer, event, listener)
         elif isinstance(event, UpdateReceived) and (
-            code := self.admission.update_refusal(peer, event, now=now)
+            refusal := self.admission.update_refusal(peer, event, now=now)
         ):
-            self._refuse_update(peer, event, listener, Refusal(code, ""))
+            self._refuse_update(peer, event, listener, refusal)
         elif listener is not None:
             listener(event, now)
         else:
@@ -258,6 +258,7 @@ class RelayCore:
         if peer.session.is_unanswered(request_id):
             self.refuse(peer, request_id, refusal, now=now)
         elif peer.session.is_active(request_id):
+            self.journal.request_refused(peer, peer.granted.get(request_id), refusal, now=now)
             peer.session.reject_update(request_id, refusal.code, refusal.reason, now=now)
             peer.wake()
         if listener is not None and not peer.session.is_active(request_id):

@@ -28,6 +28,7 @@ from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay.admission import Admission, NamespaceRequest
 from kvcs.relay.auth import Access
 from kvcs.relay.config import RelayLimits
+from kvcs.relay.journal import Journal
 from kvcs.relay.lister import Lister
 from kvcs.relay.namespaces import (
     Change,
@@ -71,6 +72,11 @@ class _Host(Protocol):
     @property
     def now(self) -> float:
         """Monotonic seconds."""
+        ...
+
+    @property
+    def journal(self) -> Journal:
+        """What happens, for the log."""
         ...
 
     def refuse(self, peer: Peer, request_id: RequestId, refusal: Refusal, *, now: float) -> None:
@@ -286,13 +292,13 @@ class Discovery:
         prefix = event.parameters.track_namespace_prefix
         changes: list[Change] = []
         if prefix is not None:
-            code = self._host.admission.move_refusal(peer, event, prefix, now=now)
+            refusal = self._host.admission.move_refusal(peer, event, prefix, now=now)
             try:
-                changes = [] if code is not None else self._list_below(peer, route, prefix, now)
-            except PrefixRefused as refusal:
-                code = refusal.code
-            if code is not None:
-                self._refuse_move(peer, route, code, now)
+                changes = [] if refusal is not None else self._list_below(peer, route, prefix, now)
+            except PrefixRefused as error:
+                refusal = Refusal(error.code, "", note=str(error))
+            if refusal is not None:
+                self._refuse_move(peer, route, refusal, now)
                 self._forget_prefix(route, now)
                 return
         peer.session.accept_update(route.request_id, now=now)
@@ -303,9 +309,11 @@ class Discovery:
             self.upward.express(prefix, lambda _: None, now=now)
             self.upward.release(before, now=now)
 
-    def _refuse_move(self, peer: Peer, route: Route, code: RequestErrorCode, now: float) -> None:
+    def _refuse_move(self, peer: Peer, route: Route, refusal: Refusal, now: float) -> None:
         """Refuse an update, and with it the request."""
-        peer.session.reject_update(route.request_id, code, now=now)
+        access = peer.granted.get(route.request_id)
+        self._host.journal.request_refused(peer, access, refusal, now=now)
+        peer.session.reject_update(route.request_id, refusal.code, now=now)
         peer.forget(route.request_id)
         peer.wake()
 
@@ -376,8 +384,8 @@ class Discovery:
             return
         try:
             tracks = self._tracks_of_update(peer, route, event, now)
-        except PrefixRefused as refusal:
-            self._refuse_move(peer, route, refusal.code, now)
+        except PrefixRefused as error:
+            self._refuse_move(peer, route, Refusal(error.code, "", note=str(error)), now)
             self._forget_track_prefix(route, now)
             return
         self._track_terms[route] = _updated(self._track_terms[route], event.parameters)
@@ -400,9 +408,9 @@ class Discovery:
         was_hidden = self._is_hidden(peer, route)
         prefix = event.parameters.track_namespace_prefix
         if prefix is not None:
-            code = self._host.admission.move_refusal(peer, event, prefix, now=now)
-            if code is not None:
-                raise PrefixRefused(code, "")
+            refusal = self._host.admission.move_refusal(peer, event, prefix, now=now)
+            if refusal is not None:
+                raise PrefixRefused(refusal.code, refusal.note)
             self._track_prefixes.add(route, prefix)
         elif not event.parameters.range_filters:
             return []

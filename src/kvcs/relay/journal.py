@@ -21,6 +21,8 @@ _logger = logging.getLogger("kvcs.relay")
 # Lines about refused requests in so many seconds.
 MAX_LINES: Final = 100
 _WINDOW: Final = 10.0
+# Characters of what a policy says.
+_MAX_NOTE: Final = 500
 
 
 class Journal:
@@ -66,25 +68,23 @@ class Journal:
         left_out = f" ({self._left_out} more lines left out)" if self._left_out else ""
         _logger.log(
             level,
-            "session %d: %s %s: %s %s%s",
+            "session %d: %s %s: %s%s",
             peer.id,
             asked,
             "answered" if is_absent else "refused",
-            refusal.code.name,
-            refusal.reason,
+            _told(refusal),
             left_out,
             extra=_fields(
                 "request-answered" if is_absent else "request-refused",
                 peer,
                 code=refusal.code.name,
                 track="" if access is None else _subject(access),
+                reason=_shown(refusal.note),
             ),
         )
         self._left_out = 0
 
-    def grant_ended(
-        self, peer: Peer, access: Access, code: RequestErrorCode, *, now: float
-    ) -> None:
+    def grant_ended(self, peer: Peer, access: Access, refusal: Refusal, *, now: float) -> None:
         """Note that a request that ran may not go on."""
         if not _logger.isEnabledFor(logging.INFO) or not self._has_room(now):
             return
@@ -92,8 +92,14 @@ class Journal:
             "session %d: %s ended: %s",
             peer.id,
             f"{access.action} {_subject(access)}",
-            code.name,
-            extra=_fields("grant-ended", peer, code=code.name, track=_subject(access)),
+            _told(refusal),
+            extra=_fields(
+                "grant-ended",
+                peer,
+                code=refusal.code.name,
+                track=_subject(access),
+                reason=_shown(refusal.note),
+            ),
         )
 
     def track_malformed(self, peer: Peer, track: FullTrackName, reason: str) -> None:
@@ -141,9 +147,23 @@ class Journal:
         return True
 
 
-def _fields(event: str, peer: Peer, *, code: str = "", track: str = "") -> dict[str, object]:
+def _fields(
+    event: str, peer: Peer, *, code: str = "", track: str = "", reason: str = ""
+) -> dict[str, object]:
     fields: dict[str, object] = {"event": event, "session": peer.id, "peer": peer.address}
-    return fields | {name: value for name, value in (("code", code), ("track", track)) if value}
+    more = (("code", code), ("track", track), ("reason", reason))
+    return fields | {name: value for name, value in more if value}
+
+
+def _told(refusal: Refusal) -> str:
+    """Return the code, what the peer is told, and what it is not."""
+    words = f"{refusal.code.name} {refusal.reason}".rstrip()
+    return f"{words} ({_shown(refusal.note)})" if refusal.note else words
+
+
+def _shown(note: str) -> str:
+    """Return one line of what a policy says, which may be anybody's."""
+    return "".join(char if char.isprintable() else "?" for char in note[:_MAX_NOTE])
 
 
 def _subject(access: Access) -> str:

@@ -38,11 +38,13 @@ class Refusal:
         code: Code of Section 12.3.
         reason: Text for people.
         redirect: Where to ask instead, with code REDIRECT and only with it.
+        note: What the log says besides; the peer is not told.
     """
 
     code: RequestErrorCode
     reason: str
     redirect: Redirect | None = None
+    note: str = ""
 
     @classmethod
     def of(cls, rejection: RequestRejected) -> Self:

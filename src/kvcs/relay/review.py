@@ -20,7 +20,7 @@ from kvcs.errors import PublishDoneCode, RequestErrorCode, StreamResetCode
 from kvcs.moqt.session.actions import RequestId
 from kvcs.moqt.session.events import RequestCancelled
 from kvcs.names import TrackNamespace
-from kvcs.relay.auth import Access, AccessAction, Decision, Grant
+from kvcs.relay.auth import Access, AccessAction, Decision, Grant, RefusalReasons
 from kvcs.relay.grants import GRID, slot_of
 from kvcs.relay.journal import Journal
 from kvcs.relay.peer import Peer
@@ -153,22 +153,25 @@ class Review:
             if not self._outlasting(peer, namespace):
                 continue
             decision: Decision = RequestErrorCode.UNAUTHORIZED
+            reasons = RefusalReasons()
             try:
                 # Nothing is left to renew it by: another token comes with what is asked next.
                 tokens = (*peer.presented, *access.tokens)
-                decision = self._judge(peer, replace(access, tokens=tokens))
+                decision = self._judge(peer, replace(access, tokens=tokens, reasons=reasons))
             finally:
                 # A policy that fails allows nothing.
-                self._apply_withdrawn(peer, access, decision, now)
+                self._apply_withdrawn(peer, access, decision, reasons, now)
 
-    def _apply_withdrawn(self, peer: Peer, access: Access, decision: Decision, now: float) -> None:
+    def _apply_withdrawn(
+        self, peer: Peer, access: Access, decision: Decision, reasons: RefusalReasons, now: float
+    ) -> None:
         match decision:
             case None:
                 self._keep_withdrawn(peer, access, None, now)
             case Grant(seconds=seconds):
                 self._keep_withdrawn(peer, access, now + seconds, now)
             case code:
-                self._note_end(peer, access, code, now)
+                self._note_end(peer, access, Refusal(code, "", note=str(reasons)), now)
                 self._dismiss(peer, access.namespace, now)
 
     def _keep_withdrawn(self, peer: Peer, access: Access, until: float | None, now: float) -> None:
@@ -200,45 +203,49 @@ class Review:
             if track.name.name == access.track_name:
                 track.supply.inquiries.dismiss(peer, now=now)
 
-    def _note_end(self, peer: Peer, access: Access, code: RequestErrorCode, now: float) -> None:
-        self._host.metrics.grants_ended[code.name] += 1
-        self._host.journal.grant_ended(peer, access, code, now=now)
+    def _note_end(self, peer: Peer, access: Access, refusal: Refusal, now: float) -> None:
+        self._host.metrics.grants_ended[refusal.code.name] += 1
+        self._host.journal.grant_ended(peer, access, refusal, now=now)
 
     def _again(self, peer: Peer, request_id: RequestId, access: Access, now: float) -> None:
         if not peer.session.is_active(request_id):
             peer.granted.pop(request_id, None)
             return
         decision: Decision = RequestErrorCode.UNAUTHORIZED
+        reasons = RefusalReasons()
         try:
-            decision = self._judge(peer, access)
+            decision = self._judge(peer, replace(access, reasons=reasons))
         finally:
             # A policy that fails allows nothing.
-            self._apply(peer, request_id, access, decision, now)
+            if isinstance(decision, RequestErrorCode):
+                refusal = Refusal(decision, "", note=str(reasons))
+                self._end(peer, request_id, access, refusal, now)
+            else:
+                self._keep(peer, request_id, access, decision, now)
 
-    def _apply(
-        self, peer: Peer, request_id: RequestId, access: Access, decision: Decision, now: float
+    def _keep(
+        self, peer: Peer, request_id: RequestId, access: Access, grant: Grant | None, now: float
     ) -> None:
-        match decision:
+        match grant:
             case None:
                 peer.granted[request_id] = replace(access, until=None)
             case Grant(seconds=seconds):
                 peer.granted[request_id] = replace(access, until=now + seconds)
                 self.expect(now + seconds)
-            case code:
-                self._end(peer, request_id, access, code, now)
 
     def _end(
-        self, peer: Peer, request_id: RequestId, access: Access, code: RequestErrorCode, now: float
+        self, peer: Peer, request_id: RequestId, access: Access, refusal: Refusal, now: float
     ) -> None:
         """End a request that may not go on, answered or not."""
-        self._note_end(peer, access, code, now)
+        self._note_end(peer, access, refusal, now)
+        code = refusal.code
         listener = peer.listener(request_id)
         done = PublishDoneCode.UNAUTHORIZED
         if code is RequestErrorCode.EXPIRED_AUTH_TOKEN:
             done = PublishDoneCode.EXPIRED
         if not peer.responder.cut_off(request_id, done, now=now):
             if peer.session.is_unanswered(request_id):
-                self._host.refuse(peer, request_id, Refusal(code, ""), now=now)
+                self._host.refuse(peer, request_id, refusal, now=now)
             else:
                 peer.session.revoke(request_id, code=_RESET, now=now)
             # Before the listener, which would have it go on as one that was taken back.

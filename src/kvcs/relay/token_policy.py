@@ -25,7 +25,14 @@ from typing import Final
 from kvcs.c4m import TOKEN_TYPE, Action, Claims, TokenConfig, TokenKey, TokenVerifier
 from kvcs.errors import NotAuthentic, RequestErrorCode, TokenRefused
 from kvcs.moqt.wire.token import Token
-from kvcs.relay.auth import Access, AccessAction, Decision, Grant, VerificationBudget
+from kvcs.relay.auth import (
+    Access,
+    AccessAction,
+    Decision,
+    Grant,
+    RefusalReasons,
+    VerificationBudget,
+)
 from kvcs.relay.used_tokens import UsedTokens
 
 __all__ = (
@@ -57,6 +64,28 @@ _NEEDS: Final = {
 }
 # Reasons of tokens that nobody could read, whoever has which key.
 _MALFORMED: Final = frozenset({"size", "envelope", "form"})
+# What the log says of a token that is refused, by the reason; nothing of the token itself. Of those
+# whose form is wrong it is enough to know that.
+_TEXTS: Final = {
+    "size": "a token is larger than max_token_bytes",
+    "key": "a token names a key that this relay does not have",
+    "algorithm": "a token is not of the algorithm of its key",
+    "signature": "a token was not made with a key of this relay",
+    "endless": "a token has no time at which it expires",
+    "claim": "a token has claims that are not understood here",
+    "audience": "a token is for another audience than this relay",
+    "issuer": "a token is by another issuer",
+    "revalidation": "a token asks to be looked at too often",
+    "expired": "a token has expired",
+    "early": "a token is not good yet",
+    "action": "a token allows other actions",
+    "scope": "a token is for other scopes",
+    "used": "a token for one session was used by another session",
+    "load": "too many useless tokens came from this session",
+}
+_UNREADABLE: Final = "a token cannot be read"
+_NOTHING_SHOWN: Final = "no token was shown"
+_FULL: Final = "too many tokens for one session are in use"
 # Of several refusals the one that helps the most is sent.
 _WORTH: Final = (
     RequestErrorCode.MALFORMED_AUTH_TOKEN,
@@ -116,7 +145,10 @@ class TokenPolicy:
         allowing: list[Claims] = []
         authentic: dict[bytes, Token] = {}
         refusals: set[RequestErrorCode] = set()
+        reasons = access.reasons or RefusalReasons()
         tokens = [token for token in access.tokens if token.token_type == TOKEN_TYPE]
+        if not tokens:
+            reasons.add(_NOTHING_SHOWN)
         for token in tokens[:MAX_TOKENS]:
             try:
                 claims = self._claims(token.value, access.budget)
@@ -124,6 +156,7 @@ class TokenPolicy:
                 self._check(claims, access, wall)
             except (NotAuthentic, TokenRefused) as error:
                 refusals.add(_code(error.reason))
+                reasons.add(_TEXTS.get(error.reason, _UNREADABLE))
             else:
                 allowing.append(claims)
         # A token for one session is used where no other one will do, and then it is enough.
@@ -132,14 +165,20 @@ class TokenPolicy:
             seconds = max(self._lasts(claims, wall) for claims in lasting)
             return Grant(seconds, tuple(authentic.values()))
         for claims in allowing:
-            try:
-                end = self._verifier.end(claims)
-                self._used.use(claims, access.session, end=end, wall=wall)
-            except TokenRefused as error:
-                refusals.add(_code(error.reason))
-            else:
+            reason = self._use(claims, access.session, wall)
+            if reason is None:
                 return Grant(self._lasts(claims, wall), tuple(authentic.values()))
+            refusals.add(_code(reason))
+            reasons.add(_FULL if reason == _UNVERIFIED else _TEXTS[reason])
         return max(refusals, key=_WORTH.index, default=RequestErrorCode.UNAUTHORIZED)
+
+    def _use(self, claims: Claims, session: object, wall: float) -> str | None:
+        """Let a session have a token for one; return the reason why it may not."""
+        try:
+            self._used.use(claims, session, end=self._verifier.end(claims), wall=wall)
+        except TokenRefused as error:
+            return error.reason
+        return None
 
     def _check(self, claims: Claims, access: Access, wall: float) -> None:
         """Check that a token allows what is asked.
@@ -149,10 +188,11 @@ class TokenPolicy:
         """
         self._verifier.check(claims, wall=wall)
         for action in _NEEDS[access.action]:
-            if not any(
-                scope.allows(action, access.namespace, access.track_name) for scope in claims.scopes
-            ):
-                raise TokenRefused("scope", "the token does not allow this")
+            able = [scope for scope in claims.scopes if action in scope.actions]
+            if not able:
+                raise TokenRefused("action", "the token does not allow to do this")
+            if not any(scope.allows(action, access.namespace, access.track_name) for scope in able):
+                raise TokenRefused("scope", "the token does not allow this here")
 
     def _lasts(self, claims: Claims, wall: float) -> float:
         """Return the seconds for which a token is good, until it is to be looked at again."""

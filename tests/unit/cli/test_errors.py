@@ -111,6 +111,8 @@ def test_every_error_class_finds_a_code():
         (Unwritable("--output", "a file"), "Make the folder first"),
         (Incomplete("x", ExitCode.TIMEOUT, "wait"), "wait"),
         (RequestRejected(RequestErrorCode.UNAUTHORIZED, ""), "kvcs token inspect FILE"),
+        (RequestRejected(RequestErrorCode.UNAUTHORIZED, ""), "for one session and used before"),
+        (RequestRejected(RequestErrorCode.UNAUTHORIZED, ""), "the relay's log says which"),
         (RequestRejected(RequestErrorCode.EXPIRED_AUTH_TOKEN, ""), "a new token"),
         (NotAuthentic("key", "x"), "--as trusted"),
         (RequestTimedOut("x"), TIMEOUT_HINT),

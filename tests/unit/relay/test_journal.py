@@ -8,8 +8,10 @@ from tests.unit.relay.world import NAMESPACE, TRACK, WHOLE, block
 
 from kvcs.cli._output import JsonFormatter
 from kvcs.errors import MalformedTrack, RequestErrorCode
+from kvcs.moqt.session.events import RequestRejected
+from kvcs.moqt.wire.parameters import Parameters
 from kvcs.moqt.wire.token import Token
-from kvcs.names import FullTrackName
+from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay.journal import MAX_LINES, Journal
 from kvcs.relay.refusal import Refusal
 
@@ -81,6 +83,76 @@ def test_refusal_of_a_policy_is_noted_without_its_token(make_world, lines, caplo
     assert shown
     assert not [line for line in shown if SECRET.decode() in line]
     assert not [line for line in shown if SECRET.hex() in line]
+
+
+def refusing(text):
+    """A policy that says why it refuses."""
+
+    def policy(access):
+        if access.reasons is not None:
+            access.reasons.add(text)
+        return RequestErrorCode.UNAUTHORIZED
+
+    return policy
+
+
+def test_the_log_says_why_and_the_peer_is_not_told(make_world, lines, caplog):
+    client = make_world(authorize=refusing("a token has expired")).client()
+
+    request_id = client.subscribe()
+
+    (line,) = lines("request-refused")
+    assert line["reason"] == "a token has expired"
+    (record,) = [r for r in caplog.records if getattr(r, "event", "") == "request-refused"]
+    assert record.getMessage().endswith("refused: UNAUTHORIZED (a token has expired)")
+    rejected = client.one(request_id, RequestRejected)
+    assert (rejected.code, rejected.reason) == (RequestErrorCode.UNAUTHORIZED, "")
+
+
+def test_what_a_policy_says_stays_one_line(make_world, lines):
+    make_world(authorize=refusing("a\n\x1b[31mb" + "c" * 1000)).client().subscribe()
+
+    (line,) = lines("request-refused")
+    assert line["reason"] == "a??[31mb" + "c" * 492
+
+
+def test_the_log_says_why_a_grant_has_ended(make_world, lines):
+    allowed = []
+
+    def policy(access):
+        return None if allowed else refusing("a token has expired")(access)
+
+    allowed.append(True)
+    world = make_world(authorize=policy)
+    world.client().announce()
+    allowed.clear()
+    world.core.admission.review.everything(now=world.now)
+
+    (line,) = lines("grant-ended")
+    assert (line["code"], line["reason"]) == ("UNAUTHORIZED", "a token has expired")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"authorization_tokens": (Token(value=SECRET),)},
+        {"track_namespace_prefix": TrackNamespace((b"elsewhere",))},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_the_log_says_why_an_update_is_refused(make_world, lines, change):
+    allowed = [True]
+
+    def policy(access):
+        return None if allowed else refusing("a token is for other scopes")(access)
+
+    client = make_world(authorize=policy).client()
+    request_id = client.send(client.session.subscribe_namespace, NAMESPACE)
+    allowed.clear()
+    client.send(client.session.update, request_id, Parameters(**change))
+
+    (line,) = lines("request-refused")
+    assert (line["code"], line["reason"]) == ("UNAUTHORIZED", "a token is for other scopes")
 
 
 def test_track_is_noted_when_it_has_ended(world, lines):

@@ -418,7 +418,7 @@ def test_the_log_tells_what_ended_and_not_by_which_token(authority, caplog):
         authority.world.pass_time(11.0)
 
     (record,) = [r for r in caplog.records if getattr(r, "event", "") == "grant-ended"]
-    assert record.getMessage().endswith("ended: EXPIRED_AUTH_TOKEN")
+    assert record.getMessage().endswith("ended: EXPIRED_AUTH_TOKEN (a token has expired)")
     assert FullTrackName.format(TRACK) in record.getMessage()
     for record in caplog.records:
         text = record.getMessage() + repr(vars(record))

@@ -18,7 +18,7 @@ from kvcs.cose import MacKey, SigningKey
 from kvcs.errors import RequestErrorCode
 from kvcs.moqt.wire.token import Token
 from kvcs.names import TrackNamespace
-from kvcs.relay import Access, AccessAction, Grant, TokenPolicy
+from kvcs.relay import Access, AccessAction, Grant, RefusalReasons, TokenPolicy
 from kvcs.relay.token_policy import (
     MAX_KNOWN_TOKENS,
     MAX_REFUSED_TOKENS,
@@ -254,3 +254,62 @@ def test_a_token_that_was_refused_is_tried_again_with_other_keys():
     policy.replace_keys([STRANGER])
 
     assert isinstance(policy(access(AccessAction.FETCH, strange)), Grant)
+
+
+def reasons(policy, *tokens, action=AccessAction.FETCH, **changes):
+    """What the log says of a refusal."""
+    asked = replace(access(action, *tokens), reasons=RefusalReasons(), **changes)
+    decision = policy(asked)
+    assert not isinstance(decision, Grant)
+    return decision, str(asked.reasons)
+
+
+def strange(claims=b"\xa0"):
+    return Token.use_value(b"\xd1" + claims, token_type=TOKEN_TYPE)
+
+
+REASONS = {
+    "no token was shown": (UNAUTHORIZED, ()),
+    "a token names a key that this relay does not have": (
+        UNAUTHORIZED,
+        (token(key=MacKey(b"elsewhere", bytes(32))),),
+    ),
+    "a token was not made with a key of this relay": (UNAUTHORIZED, (token(key=STRANGER),)),
+    "a token has expired": (EXPIRED, (token(ttl=-60.0),)),
+    "a token is not good yet": (UNAUTHORIZED, (token(not_before=NOW + 60.0),)),
+    "a token is for another audience than this relay": (UNAUTHORIZED, (token(audience=("b",)),)),
+    "a token allows other actions": (UNAUTHORIZED, (token(Role.PRODUCER),)),
+    "a token is for other scopes": (UNAUTHORIZED, (token(scope=OTHER),)),
+    "a token cannot be read": (MALFORMED, (strange(),)),
+    "a token is larger than max_token_bytes": (MALFORMED, (strange(bytes(5000)),)),
+    "a token has expired; a token is for other scopes": (
+        UNAUTHORIZED,
+        (token(ttl=-60.0), token(scope=OTHER), token(scope=OTHER, ttl=20.0)),
+    ),
+}
+
+
+@pytest.mark.parametrize("text", REASONS)
+def test_the_log_is_told_why(policy, text):
+    code, tokens = REASONS[text]
+
+    assert reasons(policy, *tokens) == (code, text)
+    # It is remembered with the token.
+    assert reasons(policy, *tokens) == (code, text)
+
+
+def test_the_log_is_told_that_a_token_was_used(policy):
+    once = token(token_id=b"1", is_for_one_session=True)
+    assert isinstance(policy(replace(access(AccessAction.FETCH, once), session=object())), Grant)
+
+    told = reasons(policy, once, session=object())
+
+    # The peer is told the same as where a token does not allow it.
+    assert told == (UNAUTHORIZED, "a token for one session was used by another session")
+
+
+def test_no_reason_holds_anything_of_the_token(policy):
+    name = b"\n\x1b[31mhello"
+    told = reasons(policy, token(key=MacKey(name, bytes(32)), issuer="hello"))
+
+    assert "hello" not in told[1]
