@@ -11,6 +11,7 @@ Source:
     KVCS, "Groups", "Objects", "Manifest Track" and "Publisher Behavior".
 """
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -286,7 +287,13 @@ class PublishedTracks:
         published = self.tracks[name] = PublishedTrack(store)
         config = self._config
         if config.object_key is not None:
-            sealer = TrackSealer(config.object_key, track, key_id_property=config.key_id_property)
+            # Layers are encoded in threads of whoever publishes them.
+            sealer = TrackSealer(
+                config.object_key,
+                track,
+                key_id_property=config.key_id_property,
+                lock=threading.Lock(),
+            )
             published.sealer = sealer
             immutable = (PropertyType.IMMUTABLE_PROPERTIES, sealer.immutable)
             published.properties = Properties.of(immutable)

@@ -7,13 +7,17 @@ before the limits of the cipher. A `TrackOpener` belongs to a reader, who may ho
 Whatever is wrong inside a sealed payload, from a bit of the tag to a length in the plaintext, is
 one and the same error.
 
-Both may be used by several threads: at worst, the counts of what was sealed and of what failed
-are a few too low, which the limits do not notice.
+Both may be used by several threads, a sealer if it is given a lock. It encrypts side by side, and
+looks at its state before and after under the lock: what was encrypted meanwhile for a place that
+another thread has sealed, or below a Group that it has begun, is given to nobody. An exception
+leaves it at most with more counted than was given out. The count of what failed to open may be a
+few too low, which its limit does not notice.
 
 Source: draft-ietf-moq-secure-objects, "Object Processing".
 """
 
 from collections.abc import Buffer, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -113,6 +117,7 @@ class TrackSealer:
         track: Full Track Name.
         key_id_property: Type of the property that carries the Key ID; even.
         limits: When the key must be changed.
+        lock: Held while the state is looked at, for who seals with several threads.
 
     Attributes:
         immutable: Serialized Immutable Properties of every Object.
@@ -126,6 +131,7 @@ class TrackSealer:
         "_cipher_blocks",
         "_group_id",
         "_limits",
+        "_lock",
         "_objects",
         "_tags",
         "immutable",
@@ -138,6 +144,7 @@ class TrackSealer:
         *,
         key_id_property: int = KEY_ID_PROPERTY,
         limits: SealingLimits = DEFAULT_LIMITS,
+        lock: AbstractContextManager[object] | None = None,
     ) -> None:
         if key_id_property % 2:
             raise ConfigError("key_id_property", "an even Type", f"{key_id_property:#x}")
@@ -148,6 +155,7 @@ class TrackSealer:
         self._cipher_blocks = 0
         self._group_id = 0
         self._tags: dict[int, bytes] = {}
+        self._lock: AbstractContextManager[object] = nullcontext() if lock is None else lock
 
     def __repr__(self) -> str:
         return f"<TrackSealer Key ID {self._cipher.key.key_id}, Group {self._group_id}>"
@@ -177,24 +185,42 @@ class TrackSealer:
             The sealed payload, to be sent with `immutable`.
 
         Raises:
-            LocalProtocolError: The Object ID is above 2^32-1, or something else was sealed for
-                the place before; nothing that was sealed is given out.
+            LocalProtocolError: The Object ID is above 2^32-1, the Group below one that was sealed,
+                or something else was sealed for the place before; nothing is given out.
             ConfigError: The key has sealed as much as it may.
         """
-        if object_id > MAX_OBJECT_ID or group_id < self._group_id:
-            reason = "below a Group that was sealed" if group_id < self._group_id else "too high"
+        if object_id > MAX_OBJECT_ID:
             location = Location(group_id, object_id)
-            raise LocalProtocolError(f"Object {location} cannot be sealed: its place is {reason}")
+            raise LocalProtocolError(f"Object {location} cannot be sealed: its place is too high")
         plaintext = _plaintext(parts, padded_bytes, scratch)
-        self._count(len(plaintext))
+        with self._lock:
+            self._refuse_below(group_id, object_id)
+            self._count(len(plaintext))
         sealed = self._cipher.encrypt(group_id, object_id, priority, self.immutable, plaintext)
+        tag = sealed[-self._cipher.tag_bytes :]
+        with self._lock:
+            self._record(group_id, object_id, tag)
+        return sealed
+
+    def _record(self, group_id: int, object_id: int, tag: bytes) -> None:
+        """Note what is given out for a place; another thread may have been faster.
+
+        Raises:
+            LocalProtocolError: It may not be given out.
+        """
+        self._refuse_below(group_id, object_id)
         if group_id > self._group_id:
             self._group_id, self._tags = group_id, {}
-        tag = sealed[-self._cipher.tag_bytes :]
         if self._tags.setdefault(object_id, tag) != tag:
             location = Location(group_id, object_id)
             raise LocalProtocolError(f"another Object was sealed for {location} before")
-        return sealed
+
+    def _refuse_below(self, group_id: int, object_id: int) -> None:
+        if group_id < self._group_id:
+            location = Location(group_id, object_id)
+            raise LocalProtocolError(
+                f"Object {location} cannot be sealed: its place is below a Group that was sealed"
+            )
 
     def _count(self, plaintext_bytes: int) -> None:
         """Count one encryption, unless it would exceed a limit."""

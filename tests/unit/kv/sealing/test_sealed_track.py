@@ -210,6 +210,64 @@ def test_nothing_is_sealed_below_the_newest_group():
         sealer.seal(2, 0, PRIORITY, PAYLOAD)
 
 
+class Meanwhile:
+    """A cipher during whose first encryption another thread does something."""
+
+    def __init__(self, cipher, deed):
+        self._cipher = cipher
+        self._deed = deed
+
+    def __getattr__(self, name):
+        return getattr(self._cipher, name)
+
+    def encrypt(self, *args):
+        deed, self._deed = self._deed, lambda: None
+        sealed = self._cipher.encrypt(*args)
+        deed()
+        return sealed
+
+
+def interrupted(deed):
+    """A sealer, and what another thread does with it in the middle of its first Object."""
+    sealer = TrackSealer(KEY, TRACK)
+    sealer._cipher = Meanwhile(sealer._cipher, lambda: deed(sealer))
+    return sealer
+
+
+def test_no_two_threads_seal_different_octets_for_one_place():
+    def other(sealer):
+        sealer.seal(3, 0, PRIORITY, b"one")
+        # Whoever looks for the first one in the Group of now does not find it.
+        sealer.seal(4, 1, PRIORITY, PAYLOAD)
+
+    with pytest.raises(LocalProtocolError, match="below"):
+        interrupted(other).seal(3, 0, PRIORITY, b"two")
+
+
+def test_a_thread_that_is_late_takes_no_place_of_a_later_group():
+    sealer = interrupted(lambda sealer: sealer.seal(4, 0, PRIORITY, PAYLOAD))
+    with pytest.raises(LocalProtocolError, match="below"):
+        sealer.seal(3, 1, PRIORITY, b"late")
+
+    sealer.seal(4, 1, PRIORITY, PAYLOAD)
+
+
+def test_nothing_is_given_out_where_encryption_fails_and_the_place_is_still_free():
+    def fail(_):
+        raise MemoryError
+
+    sealer = interrupted(fail)
+    with pytest.raises(MemoryError):
+        sealer.seal(3, 0, PRIORITY, b"one")
+
+    octets = sealer.seal(3, 0, PRIORITY, b"two")
+
+    obj = SealedPayload(3, 0, PRIORITY, KEY.key_id, sealer.immutable, octets)
+    assert TrackOpener(KEYS, TRACK).open(obj) == b"two"
+    with pytest.raises(LocalProtocolError, match="another Object"):
+        sealer.seal(3, 0, PRIORITY, b"one")
+
+
 def test_an_object_id_above_32_bits_is_refused():
     sealer = TrackSealer(KEY, TRACK)
     sealer.seal(3, 2**32 - 1, PRIORITY, PAYLOAD)
