@@ -7,9 +7,10 @@ Every member may be absent. A set is as of RFC 7517, Section 5; its member ``cur
 the key in use, by default the first one.
 """
 
+from dataclasses import replace
+
 from kvcs.errors import ConfigError
 from kvcs.keyring.jwk import (
-    Jwk,
     JwkLimits,
     JwkSet,
     decode_document,
@@ -89,11 +90,8 @@ def _parse_set(purpose: Purpose, value: JsonValue, where: str, limits: JwkLimits
 def _completed(purpose: Purpose, keys: JwkSet) -> JwkSet:
     """Name what has no name where a name can be computed, and make the first key current."""
     every = tuple(
-        key if key.kid or not key.x else Jwk(
-            kind=key.kind, kid=named(key), x=key.x, y=key.y, secret=key.secret, suite=key.suite
-        )
-        for key in keys.keys
-    )  # fmt: skip
+        key if key.kid or not key.x else replace(key, kid=named(key)) for key in keys.keys
+    )
     current = keys.current
     if purpose.has_current and every and not current:
         current = every[0].kid

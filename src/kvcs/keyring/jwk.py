@@ -41,6 +41,12 @@ _MAX_SECRET_BYTES: Final = 64
 _MIN_SECRET_BYTES: Final = 16
 _BASE64URL: Final = re.compile(r"[A-Za-z0-9_-]*")
 _KID: Final = re.compile(r"[!-~]{1,64}")
+#: What a key may do by its member use (RFC 7517, Section 4.2), in the words of key_ops (4.3).
+_USES: Final = {
+    "sig": frozenset({"sign", "verify"}),
+    "enc": frozenset({"encrypt", "decrypt", "wrapKey", "unwrapKey", "deriveKey", "deriveBits"}),
+}
+_MAX_OPERATIONS: Final = 16
 _EXPECTED: Final = "JSON Web Keys as of RFC 7517: strict JSON, no member named twice"
 
 
@@ -86,6 +92,8 @@ class Jwk:
         secret: The private number (32 octets), the symmetric key (16..64 octets), or empty for
             a public key. Never shown.
         suite: Cipher suite of an object key, or None.
+        operations: What its document lets it do (``use``, ``key_ops``), or None for anything. Not
+            kept: a key that is in a ring does for its purpose.
 
     Raises:
         ConfigError: A length is another one, the point is not on the curve, or the private
@@ -98,6 +106,7 @@ class Jwk:
     y: bytes = b""
     secret: bytes = field(default=b"", repr=False)
     suite: int | None = None
+    operations: frozenset[str] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.kid and not _KID.fullmatch(self.kid):
@@ -167,9 +176,9 @@ def decode_document(
         ConfigError: No strict JSON object, or beyond a limit.
     """
     limits = limits or JwkLimits()
-    # A key has at most 8 members; six sets of them and two levels above.
+    # A key has at most 8 members, and a list in one of them; six sets of them and two levels above.
     bounds = JsonLimits(
-        max_bytes=limits.max_bytes, max_depth=4, max_values=6 * 16 * limits.max_keys
+        max_bytes=limits.max_bytes, max_depth=5, max_values=6 * 16 * limits.max_keys
     )
     try:
         value = decode_json(content, bounds)
@@ -250,7 +259,7 @@ def _parse(members: Members) -> Jwk:
         kind = KeyKind(members.take("kty", str))
     except ValueError as error:
         raise ConfigError("kty", "EC, OKP or oct") from error
-    _check_use(members, kind)
+    _check_kind(members, kind)
     return Jwk(
         kind=kind,
         kid=members.take("kid", str) if "kid" in members else "",
@@ -258,6 +267,7 @@ def _parse(members: Members) -> Jwk:
         y=_from_base64(members, "y") if kind is KeyKind.P256 else b"",
         secret=_secret(members, kind),
         suite=members.take("suite", int) if "suite" in members else None,
+        operations=_operations(members),
     )
 
 
@@ -267,14 +277,30 @@ def _secret(members: Members, kind: KeyKind) -> bytes:
     return _from_base64(members, "d") if "d" in members else b""
 
 
-def _check_use(members: Members, kind: KeyKind) -> None:
+def _check_kind(members: Members, kind: KeyKind) -> None:
     curve = _CURVES.get(kind)
     if curve is not None and members.take("crv", str) != curve:
         raise ConfigError("crv", f"{curve} for kty {kind}")
     if "alg" in members and members.take("alg", str) not in _ALGORITHMS[kind]:
         raise ConfigError("alg", f"{' or '.join(sorted(_ALGORITHMS[kind]))} for kty {kind}")
-    if "use" in members and (kind is not KeyKind.OCTETS and members.take("use", str) != "sig"):
-        raise ConfigError("use", "sig")
+
+
+def _operations(members: Members) -> frozenset[str] | None:
+    """Return what the key may do, or None where it does not say.
+
+    Raises:
+        ConfigError: It says it in a form that RFC 7517 does not allow.
+    """
+    used: frozenset[str] | None = None
+    if "use" in members:
+        used = _USES.get(members.take("use", str), frozenset())
+    if "key_ops" not in members:
+        return used
+    listed = members.take_array("key_ops")
+    operations = frozenset(item for item in listed if isinstance(item, str))
+    if len(operations) != len(listed) or len(listed) > _MAX_OPERATIONS:
+        raise ConfigError("key_ops", "a list of words, each once")
+    return operations if used is None else operations & used
 
 
 def _is_p256(x: bytes, y: bytes, secret: bytes) -> bool:

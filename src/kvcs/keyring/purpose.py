@@ -53,12 +53,24 @@ _KINDS: Final = {
 }
 
 
+# What RFC 7517, Section 4.3 calls what a key does for its purpose: one of these is enough, since
+# some say what a key is for and some what is done with it. Nothing is called what a scope key does.
+_OPERATIONS: Final = {
+    Purpose.SCOPE: frozenset({"sign", "deriveKey", "deriveBits"}),
+    Purpose.PRODUCER: frozenset({"sign"}),
+    Purpose.TRUSTED: frozenset({"verify"}),
+    Purpose.OBJECT: frozenset({"encrypt", "decrypt", "deriveKey", "deriveBits"}),
+    Purpose.TOKEN: frozenset({"sign"}),
+    Purpose.VERIFIER: frozenset({"verify"}),
+}
+
+
 def check_key(purpose: Purpose, key: Jwk) -> None:
     """Check that a key does for a purpose.
 
     Raises:
         ConfigError: It is of another kind, private where public keys are kept or the other way
-            round, too short, or it has no name that the purpose needs.
+            round, for other operations, too short, or it has no name that the purpose needs.
     """
     where = f"{purpose} key {key.kid}".rstrip()
     if key.kind not in _KINDS[purpose]:
@@ -67,6 +79,9 @@ def check_key(purpose: Purpose, key: Jwk) -> None:
     if key.kind is not KeyKind.OCTETS and key.is_secret == purpose.is_public:
         expected = "a public key, without d" if purpose.is_public else "a private key, with d"
         raise ConfigError(where, expected)
+    if key.operations is not None and not key.operations & _OPERATIONS[purpose]:
+        words = ", ".join(sorted(_OPERATIONS[purpose]))
+        raise ConfigError(where, f"a key whose use and key_ops, where it has any, allow {words}")
     if purpose is Purpose.OBJECT:
         object_key(key)
     elif key.suite is not None:

@@ -208,7 +208,8 @@ class KeyRing:
         """
         keys = self._set(purpose).keys
         pairs = [key for key in keys if key.kind is not KeyKind.OCTETS]
-        return JwkSet(tuple(replace(key, secret=b"") for key in pairs))
+        # A private key may be for signing only, as its document says; its public half verifies.
+        return JwkSet(tuple(replace(key, secret=b"", operations=None) for key in pairs))
 
     def believed(self, purpose: Purpose) -> tuple[Jwk, ...]:
         """Return the public keys to verify with: those taken in, and those of our own keys.

@@ -57,7 +57,6 @@ def test_secrets_are_in_no_repr(p256):
         {"crv": "secp256k1"},
         {"alg": "HS256"},
         {"alg": "none"},
-        {"use": "enc"},
         {"x": None},
         {"x": "YP7UuiVanTHJYet0xjVtaMBJuJI7Yfps5mliLmDyn7Z"},  # not the canonical last digit
         {"x": "YP7UuiVanTHJYet0xjVtaMBJuJI7Yfps5mliLmDyn7Y="},
@@ -101,6 +100,34 @@ def test_symmetric_keys_have_16_to_64_octets(size):
 
     with pytest.raises(ConfigError):
         parse_jwk({"kty": "oct", "k": text}, "place")
+
+
+@pytest.mark.parametrize(
+    ("members", "allowed"),
+    [
+        ({}, None),
+        ({"use": "sig"}, {"sign", "verify"}),
+        ({"use": "elsewhere"}, set()),
+        ({"key_ops": ["verify", "something-new"]}, {"verify", "something-new"}),
+        ({"key_ops": []}, set()),
+        ({"use": "sig", "key_ops": ["verify", "deriveBits"]}, {"verify"}),
+    ],
+)
+def test_use_and_key_ops_say_what_a_key_may_do(p256, members, allowed):
+    key = parse_jwk({**p256, **members}, "")
+
+    assert key.operations == allowed
+    # They are no part of the key.
+    assert key == parse_jwk(p256, "")
+    assert key.to_json() == p256
+
+
+@pytest.mark.parametrize(
+    "operations", ["sign", [1], ["sign", "sign"], [["sign"]], [f"own-{n}" for n in range(17)]]
+)
+def test_key_ops_of_another_form_are_refused(p256, operations):
+    with pytest.raises(ConfigError, match=r"^place"):
+        parse_jwk({**p256, "key_ops": operations}, "place")
 
 
 def test_unknown_members_are_ignored(p256):

@@ -1,10 +1,15 @@
 """The ring as a value: states of keys, rotation with overlap, what is handed over."""
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from kvcs.errors import ConfigError
 from kvcs.keyring import JwkSet, KeyKind, KeyRing, KeyState, Purpose, Role
-from kvcs.keyring.document import encode_ring
+from kvcs.keyring.document import decode_ring, encode_ring
+from kvcs.keyring.jwk import parse_jwk
+from kvcs.keyring.purpose import check_key
 
 
 def test_repr_counts_and_shows_no_secret(ring):
@@ -161,3 +166,56 @@ def test_set_needs_names_of_its_own_and_a_current_key(make_octets):
     assert verifier.kind is KeyKind.OCTETS
     with pytest.raises(ConfigError, match="a kid for each"):
         KeyRing({Purpose.VERIFIER: JwkSet((verifier,))})
+
+
+MAY = {
+    Purpose.SCOPE: {"deriveBits"},
+    Purpose.PRODUCER: {"sign"},
+    Purpose.TRUSTED: {"verify"},
+    Purpose.OBJECT: {"decrypt", "encrypt"},
+    Purpose.TOKEN: {"sign", "verify"},
+    Purpose.VERIFIER: {"verify"},
+}
+MAY_NOT = {
+    Purpose.SCOPE: {"verify"},
+    Purpose.PRODUCER: {"verify"},
+    Purpose.TRUSTED: {"sign"},
+    Purpose.OBJECT: {"sign", "verify", "wrapKey"},
+    Purpose.TOKEN: {"verify"},
+    Purpose.VERIFIER: set(),
+}
+
+
+def key_for(purpose, operations, p256, make_octets):
+    if purpose is Purpose.SCOPE:
+        key = make_octets("", 1)
+    elif purpose is Purpose.OBJECT:
+        key = make_octets("7", 1, size=16, suite=4)
+    else:
+        key = parse_jwk({**p256, "kid": "a"}, "")
+        key = replace(key, secret=b"") if purpose.is_public else key
+    return replace(key, operations=None if operations is None else frozenset(operations))
+
+
+@pytest.mark.parametrize("purpose", Purpose)
+def test_a_key_does_only_what_its_document_allows(purpose, p256, make_octets):
+    for operations in (None, MAY[purpose]):
+        check_key(purpose, key_for(purpose, operations, p256, make_octets))
+
+    with pytest.raises(ConfigError, match="a key whose use and key_ops") as caught:
+        check_key(purpose, key_for(purpose, MAY_NOT[purpose], p256, make_octets))
+    assert "\n" not in str(caught.value)
+
+
+def test_the_public_half_of_a_key_that_signs_verifies(p256):
+    text = json.dumps({"token": {"keys": [{**p256, "kid": "a", "key_ops": ["sign"]}]}})
+    ring = decode_ring(text.encode(), "place")
+
+    assert [key.kid for key in ring.shared(Role.RELAY).keys(Purpose.VERIFIER)] == ["a"]
+
+
+def test_a_ring_with_a_key_for_something_else_is_refused(p256):
+    text = json.dumps({"token": {"keys": [{**p256, "kid": "a", "use": "enc"}]}})
+
+    with pytest.raises(ConfigError, match=r"token key a: .*allow sign"):
+        decode_ring(text.encode(), "place")
