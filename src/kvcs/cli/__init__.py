@@ -7,12 +7,13 @@ Nothing here is imported by the library. Commands are loaded when they are calle
 import os
 import sys
 import traceback
+from dataclasses import replace
 from importlib import import_module
 from typing import Final, NamedTuple
 
 import click
 
-from kvcs.cli._errors import Complaint, ExitCode, complaint, first_cause
+from kvcs.cli._errors import HELP_HINT, Complaint, ExitCode, complaint, first_cause
 from kvcs.cli._form import ErrorForm
 
 __all__ = ("main", "root")
@@ -95,8 +96,25 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(_run(arguments))
 
 
+def _addressed(told: Complaint, arguments: list[str]) -> Complaint:
+    """Name the command that was called where the advice is to read about it."""
+    if told.hint != HELP_HINT:
+        return told
+    command: click.Command | None = root
+    names = ["kvcs"]
+    for name in arguments:
+        if not isinstance(command, click.Group):
+            break
+        command = command.get_command(click.Context(command), name)
+        if command is None:
+            break
+        names.append(name)
+    return replace(told, hint=f"See {' '.join(names)} --help.")
+
+
 def _run(arguments: list[str] | None) -> int:
-    form = ErrorForm.of(sys.argv[1:] if arguments is None else arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    form = ErrorForm.of(arguments)
     try:
         result = root.main(args=arguments, prog_name="kvcs", standalone_mode=False, obj=form)
         sys.stdout.flush()
@@ -119,7 +137,7 @@ def _run(arguments: list[str] | None) -> int:
     except Exception as error:  # noqa: BLE001 - the last line before a traceback
         if os.environ.get("KVCS_DEBUG"):
             traceback.print_exception(error)
-        return form.show(complaint(first_cause(error)))
+        return form.show(_addressed(complaint(first_cause(error)), arguments))
     if result == ExitCode.INTERRUPTED:
         return form.show_interruption()
     return result if isinstance(result, int) else ExitCode.DONE

@@ -34,6 +34,7 @@ from kvcs.errors import (
 
 __all__ = (
     "EXIT_CODES",
+    "HELP_HINT",
     "TIMEOUT_HINT",
     "AdminUnreachable",
     "Complaint",
@@ -48,6 +49,8 @@ __all__ = (
     "sentence",
 )
 
+HELP_HINT: Final = "See the command's --help."
+"""Advice that is given with the name of the command where that is known."""
 TIMEOUT_HINT: Final = "Try again, or give it longer with --timeout."
 
 
@@ -149,7 +152,7 @@ _REQUEST_CODES: Final[dict[int, ExitCode]] = {
 }
 
 _HINTS: Final[dict[type[KvcsError], str]] = {
-    ConfigError: "See the command's --help.",
+    ConfigError: HELP_HINT,
     Unwritable: "Make the folder first, or name a file in another one.",
     NotFound: (
         "Check the scope key and the tokens; kvcs fetch --wait waits for a publisher. Only a "

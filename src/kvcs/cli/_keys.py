@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import click
 
+from kvcs.cli._errors import Unwritable
 from kvcs.cli._options import OUTPUT_FILE, Decorator, option
 from kvcs.client.config import ConsumerConfig, PublisherConfig
 from kvcs.errors import ConfigError
@@ -18,7 +19,9 @@ from kvcs.kv.identity import ScopeKey, parse_scope_key
 from kvcs.kv.signing import TrustedProducers
 
 __all__ = (
+    "NEW_FILE",
     "Member",
+    "differing_ring",
     "find_scope_key",
     "keys_option",
     "load_member",
@@ -27,6 +30,9 @@ __all__ = (
     "ring_directory",
     "write_scope_key",
 )
+
+NEW_FILE: Final = "a file that is not there yet, since none is replaced"
+"""What a file with keys must be: move the old one away, or write beside it and move the new one."""
 
 # A key file has at most 64 digits and a line end; more is read only to tell that it is too long.
 _MAX_KEY_FILE_BYTES: Final = 128
@@ -103,16 +109,29 @@ def write_scope_key(path: Path) -> ScopeKey:
     """Write a new random scope key to a new file, which only its owner can read.
 
     Raises:
-        ConfigError: The file exists, or cannot be written.
+        ConfigError: The file exists: who lost its key would lose the scope.
+        Unwritable: It cannot be written.
     """
     key = ScopeKey(secrets.token_bytes(32))
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError as error:
+        raise ConfigError("PATH", NEW_FILE, f"{path}: it is there") from error
     except OSError as error:
-        raise ConfigError("PATH", "a new file", f"{path}: {error.strerror}") from error
+        got = f"{path}: {error.strerror}"
+        raise Unwritable("PATH", "a file that can be written", got) from error
     with os.fdopen(descriptor, "w") as file:
         file.write(key.octets.hex() + "\n")
     return key
+
+
+def differing_ring(scope_key: ScopeKey, keys: Path | None) -> bool:
+    """Tell whether the ring that commands use has the key of another scope; they refuse both."""
+    try:
+        ring = find_ring(keys, os.environ)
+    except ConfigError:
+        return False  # Commands that need it say what is wrong with it.
+    return ring.scope_key not in (None, scope_key)
 
 
 def keys_option() -> Decorator:

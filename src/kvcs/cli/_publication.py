@@ -33,6 +33,8 @@ __all__ = (
 )
 
 _MARK: Final = "kvcs:"
+# Between two fields of a namespace in the text form; there are five.
+_FIELD_MARK: Final = "-"
 _SHORT_ID: Final = re.compile(f"[0-9a-f]{{{SHORT_ID_DIGITS},32}}")
 # A million tokens, and a descriptor far larger than any.
 _MAX_TOKENS_BYTES: Final = 2**24
@@ -67,6 +69,11 @@ def parse_fragment(url: str) -> PublicationReference | None:
     text = fragment.removeprefix(_MARK)
     if _SHORT_ID.fullmatch(text):
         return ShortId(text)
+    if _FIELD_MARK not in text:
+        digits = (
+            f"#kvcs: and {SHORT_ID_DIGITS} to 32 hex digits in lower case, or a whole namespace"
+        )
+        raise ConfigError("the URL's fragment", digits, repr(fragment[:40]))
     try:
         return PublicationName.parse(TrackNamespace.parse(text))
     except (ValueError, DataError) as error:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from kvcs.cli._keys import keys_option, ring_directory
+from kvcs.cli._keys import NEW_FILE, keys_option, ring_directory
 from kvcs.cli._options import (
     INPUT_FILE,
     OUTPUT_FILE,
@@ -176,7 +176,7 @@ def public(output: Output, purpose: str, destination: Path | None, **settings: A
         expected = f"a {purpose} key that has a public part (kvcs keys new {purpose})"
         raise ConfigError("key ring", expected)
     if destination is not None:
-        _write_new(destination, encode_set(kind, found))
+        _write_new(destination, encode_set(kind, found), is_public=True)
     output.result(found.to_json())
     output.text(json.dumps(found.to_json(), indent=2) if destination is None else str(destination))
 
@@ -225,9 +225,10 @@ def export(output: Output, role: str, file: Path, **settings: Any) -> None:
     """Write what a ROLE needs of this ring to a new FILE, for kvcs keys import or --keys.
 
     A member gets the scope key, the object keys and the public keys of the producers: it reads
-    everything, and makes a producer key of its own to publish. The file is a secret. A relay gets
-    the public keys that tokens are verified with, and can neither make a token nor read anything.
-    Private keys stay here.
+    everything, and makes a producer key of its own to publish. The file is a secret, and only you
+    can read it. A relay gets the public keys that tokens are verified with, and can neither make a
+    token nor read anything: everybody may read that file. Private keys stay here. A FILE that is
+    there is not replaced: write beside it, and move the new one in its place.
 
     \b
     Examples:
@@ -243,7 +244,7 @@ def export(output: Output, role: str, file: Path, **settings: Any) -> None:
         key.kind is KeyKind.OCTETS for key in ring.believed(Purpose.VERIFIER)
     ):
         output.note("note: left out the hs256 keys: who verifies with one can make tokens")
-    _write_new(file, encode_ring(shared))
+    _write_new(file, encode_ring(shared), is_public=role == Role.RELAY)
     counts = {str(purpose): len(found.keys) for purpose, found in shared.sets.items()}
     output.result({"file": str(file), "keys": counts})
     secrecy = "; it holds no secret" if role == Role.RELAY else "; it is a secret"
@@ -341,7 +342,7 @@ def _name_of(described: dict[str, str]) -> str:
     return " ".join(filter(None, (described["purpose"], "key", described["kid"])))
 
 
-def _write_new(path: Path, content: bytes) -> None:
+def _write_new(path: Path, content: bytes, *, is_public: bool) -> None:
     if path.exists():
-        raise ConfigError("FILE", "a new file", f"{path}: File exists")
-    write_file(path, content)
+        raise ConfigError("FILE", NEW_FILE, f"{path}: it is there")
+    write_file(path, content, is_public=is_public)

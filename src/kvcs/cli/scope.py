@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from kvcs.cli._keys import (
+    differing_ring,
     keys_option,
     load_member,
     member_options,
@@ -41,6 +42,12 @@ def new(output: Output, path: Path | None, keys: Path | None) -> None:
     """  # noqa: D301 - click reads the backslash
     if path is not None:
         key, where = write_scope_key(path), path
+        if differing_ring(key, keys):
+            output.note(
+                "note: the key ring here has the key of another scope, and no command takes the "
+                "two together; for a second scope make a second ring: kvcs scope new --keys "
+                "DIRECTORY"
+            )
     else:
         made = new_secret()
         where = ring_directory(keys)

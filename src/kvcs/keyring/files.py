@@ -19,6 +19,7 @@ __all__ = ("check_file", "locked_directory", "prepare_directory", "read_file", "
 
 _DIRECTORY_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
+_PUBLIC_FILE_MODE: Final = 0o644
 # Any right of group and others; of what root owns, its group may have those to read.
 _FORBIDDEN: Final = 0o077
 _FORBIDDEN_OF_ROOT: Final = 0o027
@@ -100,15 +101,21 @@ def prepare_directory(path: Path, *, create: bool = False) -> bool:
     return True
 
 
-def write_file(path: Path, content: bytes) -> None:
+def write_file(path: Path, content: bytes, *, is_public: bool = False) -> None:
     """Write a file that only its owner can read: the whole content appears at once, or nothing.
+
+    Args:
+        path: The file.
+        content: What is to be in it.
+        is_public: Nothing of it is secret: everybody may read it, as far as the umask lets them.
 
     Raises:
         ConfigError: It cannot be written.
     """
     beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE_MODE)
+        mode = _PUBLIC_FILE_MODE if is_public else _FILE_MODE
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)

@@ -1,6 +1,7 @@
 """Keys as people handle them: made, shared, taken in, rotated and listed, and never shown."""
 
 import json
+import os
 import re
 import stat
 
@@ -178,6 +179,43 @@ def test_what_cannot_be_done_is_one_sentence(
     assert len(err.splitlines()) == 2
 
 
+def modes(*paths):
+    return [stat.S_IMODE(path.stat().st_mode) for path in paths]
+
+
+def test_what_everybody_may_have_everybody_may_read(ring, tmp_path, kvcs_json):
+    """As ssh-keygen has it: public keys with 0644, everything else with 0600."""
+    umask = os.umask(0o022)
+    try:
+        kvcs_json("keys", "export", "relay", tmp_path / "relay.json")
+        kvcs_json("keys", "public", "producer", "-o", tmp_path / "site-a.jwks")
+        kvcs_json("keys", "export", "member", tmp_path / "member.json")
+    finally:
+        os.umask(umask)
+
+    public = modes(tmp_path / "relay.json", tmp_path / "site-a.jwks")
+    assert (public, modes(tmp_path / "member.json")) == ([0o644, 0o644], [0o600])
+    assert not modes(ring)[0] & 0o077
+
+
+@pytest.mark.usefixtures("ring")
+def test_a_scope_key_that_no_command_takes_beside_the_ring_is_told(tmp_path, kvcs_run, monkeypatch):
+    code, _, err = kvcs_run("scope", "new", tmp_path / "other.key")
+    assert (code, "another scope" in err) == (0, True)
+    code, _, err = kvcs_run("scope", "show", "--scope-key-file", tmp_path / "other.key")
+    assert (code, "the scope key of the key ring" in err) == (2, True)
+
+    monkeypatch.setenv("KVCS_KEYS", str(tmp_path / "nothing"))
+    code, _, err = kvcs_run("scope", "new", tmp_path / "only.key")
+    assert (code, err) == (0, "")
+
+
+def test_a_scope_key_where_there_is_no_folder_says_so(tmp_path, kvcs_run):
+    code, _, err = kvcs_run("scope", "new", tmp_path / "none" / "scope.key")
+
+    assert (code, "Make the folder first" in err) == (2, True)
+
+
 @pytest.mark.usefixtures("ring")
 def test_export_and_import_do_not_overwrite(tmp_path, kvcs_run):
     path = tmp_path / "there"
@@ -185,7 +223,7 @@ def test_export_and_import_do_not_overwrite(tmp_path, kvcs_run):
 
     for arguments in (("export", "member", path), ("public", "producer", "-o", path)):
         code, _, err = kvcs_run("keys", *arguments)
-        assert (code, "a new file" in err) == (2, True)
+        assert (code, "a file that is not there yet" in err) == (2, True)
     code, _, err = kvcs_run("keys", "import", path, "--as", "trusted")
     assert (code, "RFC 7517" in err) == (2, True)
     assert path.read_text() == "mine"

@@ -145,7 +145,7 @@ FAILURES = {
         2,
         "a readable file",
     ),
-    "a key that is there already": (["scope", "new", "BAD"], 2, "a new file"),
+    "a key that is there already": (["scope", "new", "BAD"], 2, "a file that is not there yet"),
     "a URL of another scheme": (["fetch", "http://x/", "--like", "SAMPLE", "KEY"], 2, "moqt://"),
     "a fragment that is none": (["fetch", "moqt://x/#a", "KEY"], 2, "#kvcs:"),
     "a namespace that is none": (["fetch", "moqt://x/#kvcs:aa-bb", "KEY"], 2, "publication"),
@@ -214,7 +214,11 @@ FAILURES = {
         2,
         "at least one block",
     ),
-    "too few digits of an ID": (["fetch", "moqt://x/#kvcs:0123456", "KEY"], 2, "#kvcs:ID"),
+    "too few digits of an ID": (
+        ["fetch", "moqt://x/#kvcs:0123456", "KEY"],
+        2,
+        "8 to 32 hex digits",
+    ),
     "the whole of kvcs inspect as a descriptor": (
         ["fetch", "moqt://x/", "--tokens", "TOKENS", "--compat", "INSPECTED", "KEY"],
         2,
@@ -409,3 +413,21 @@ def test_main_exits_with_the_code():
         kvcs.cli.main(["inspect", "nothing"])
 
     assert stopped.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (["fetch", "http://x/", "--tokens", "x"], "kvcs fetch"),
+        (["relay", "run", "--port", "0"], "kvcs relay run"),
+        (["top", "--interval", "1ms"], "kvcs top"),
+    ],
+)
+def test_advice_to_read_the_help_names_the_command(kvcs_run, tmp_path, arguments, command):
+    (tmp_path / "x").touch()
+    named = [str(tmp_path / "x") if argument == "x" else argument for argument in arguments]
+
+    code, _, err = kvcs_run(*named)
+
+    assert code == 2
+    assert err.endswith(f"  See {command} --help.\n")
