@@ -116,11 +116,11 @@ def test_relays_stay_together_whatever_their_clients_ask_and_publish(kind):
 
 @pytest.fixture
 def below():
-    """A relay with a parent that knows nothing, and somebody who used up what it may be asked."""
+    """A relay with a parent that knows nothing, and many who used up what it may be asked."""
     world = World(max_request_rate=float(RATE), max_request_burst=BURST)
-    parent, greedy = Parent(world), world.client()
+    parent = Parent(world)
     for number in range(BURST // 2):
-        greedy.subscribe(track=track(number))
+        world.client().subscribe(track=track(number))
     return world, parent, world.client()
 
 

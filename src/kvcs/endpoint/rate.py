@@ -57,6 +57,11 @@ class LeakyBucket:
         self.admit(0, now=now)
         return max(0.0, self._burst - self._level)
 
+    def level(self, *, now: float) -> float:
+        """Return how many units have not leaked yet."""
+        self.admit(0, now=now)
+        return self._level
+
     @property
     def is_flooded(self) -> bool:
         """Whether the peer went on far beyond what was admitted."""

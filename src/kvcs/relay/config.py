@@ -43,7 +43,8 @@ class RelayLimits:
             PUBLISH_SKIPPEDs a second of one session; more are refused with EXCESSIVE_LOAD, or
             not heard where they have no answer. A relay asks another one for all its clients
             together, and publishes to it for all of them, each at most half as fast: what goes
-            beyond is refused with EXCESSIVE_LOAD or waits.
+            beyond is refused with EXCESSIVE_LOAD or waits. One client has half of that in the long
+            run.
         max_request_burst: The same at once: what a publisher with many publications
             announces when it connects again. A session with as many refusals more is closed.
         max_listing_rate: Namespaces and Tracks a second that are listed to one session by

@@ -62,6 +62,7 @@ from kvcs.relay.track_room import TrackRoom
 from kvcs.relay.track_table import TrackTable
 from kvcs.relay.tracks import Track
 from kvcs.relay.tree import Tree
+from kvcs.relay.turns import Turns
 
 __all__ = ("RelayCore",)
 
@@ -101,6 +102,7 @@ class RelayCore:
         journal: What happens, for the log.
         admission: Who may do what.
         discovery: What is listed, and for whom.
+        turns: Requests that wait until more may be asked for their clients.
         drain: The orderly end.
         tree: Where this relay stands among others.
     """
@@ -142,6 +144,7 @@ class RelayCore:
             metrics=self.metrics.disk, complete=self._complete, schedule=self.schedule
         )
         self.partials = PartialBudget(limits.max_partial_bytes)
+        self.turns = Turns(self.schedule)
         self.drain = Drain(self)
         self._on_deadline = on_deadline
         self._peers: dict[PeerId, Peer] = {}

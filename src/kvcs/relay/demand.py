@@ -7,6 +7,9 @@ change of the supply looks at all that wait again:
   wants Objects now, forwards; then Largest and both filters are resolved in one turn;
 * FETCH and TRACK_STATUS wait in `Questions`.
 
+A request for which a relay would have to be asked waits in `Turns` as well while that relay has
+its share of requests of the same client.
+
 Requests that are answered belong to the `TrackResponder` of their session; only their
 deliveries are kept here, to know what is still needed of the store.
 
@@ -38,6 +41,7 @@ from kvcs.moqt.track.subscription_delivery import SubscriptionDelivery
 from kvcs.moqt.wire.parameters import Parameters
 from kvcs.moqt.wire.properties import EMPTY_PROPERTIES
 from kvcs.names import FullTrackName, Location
+from kvcs.relay.asker_shares import Stay
 from kvcs.relay.auth import Access
 from kvcs.relay.gaps import Origin
 from kvcs.relay.host import Host
@@ -46,6 +50,7 @@ from kvcs.relay.peer import Peer
 from kvcs.relay.questions import Questions
 from kvcs.relay.refusal import ASKED_MUCH, NOBODY_CAME, NOT_FOUND, Refusal
 from kvcs.relay.supply import Supply
+from kvcs.relay.upstream import SubscriptionWish
 from kvcs.relay.waiting import Probe, Question, Waiting
 
 __all__ = ("Demand",)
@@ -129,6 +134,9 @@ class Demand:
         asked = (event.parameters.rendezvous_timeout_ms or 0) / 1000
         deadline = None
         route = peer.route(event.request_id)
+        if self._is_unwanted():
+            # What lingers is for the sake of this one from now on.
+            self.supply.upstream.pass_on([peer.id])
         if asked:
             deadline = now + min(asked, self._host.limits.max_rendezvous_timeout)
             self._host.schedule(deadline, partial(self._expire, route))
@@ -201,15 +209,24 @@ class Demand:
         asker = self._only_asker()
         if asker is not None and not peer.may_serve(asker):
             return
-        if self._subscribes or any(self.subscriptions()):
-            self.supply.upstream.publisher_appeared(peer, forward=self.wants_objects, now=now)
+        first = next(iter(self._askers()), None)
+        if first is not None:
+            wish = SubscriptionWish(
+                asker=first, is_running=self.is_subscribed, forward=self.wants_objects
+            )
+            self.supply.upstream.publisher_appeared(peer, wish, now=now)
         self.settle(now=now)
 
     def _only_asker(self) -> Peer | None:
         """Return who subscribes or wants to, None if they are several or nobody."""
-        askers = {waiting.peer.id: waiting.peer for waiting in self._subscribes.values()}
-        askers |= {peer.id: peer for peer in self._subscribers()}
-        return next(iter(askers.values())) if len(askers) == 1 else None
+        askers = self._askers()
+        return askers[0] if len(askers) == 1 else None
+
+    def _askers(self) -> list[Peer]:
+        """Return who subscribes or wants to, those first that are served."""
+        askers = {peer.id: peer for peer in self._subscribers()}
+        askers |= {waiting.peer.id: waiting.peer for waiting in self._subscribes.values()}
+        return list(askers.values())
 
     # Deciding.
 
@@ -231,6 +248,7 @@ class Demand:
             supply.upstream.is_forwarding(peer) or not waiting.wants_objects
         ):
             del self._subscribes[route]
+            self._host.turns.forget(route)
             self._answer_subscribe(waiting, now)
 
     def _rendezvous_ms(self, now: float) -> int:
@@ -266,8 +284,10 @@ class Demand:
 
     def refuse(self, waiting: Waiting[Any], refusal: Refusal, *, now: float) -> None:
         """Answer a request that waits with REQUEST_ERROR."""
-        self._host.refuse(waiting.peer, waiting.event.request_id, refusal, now=now)
-        waiting.peer.forget(waiting.event.request_id)
+        request_id = waiting.event.request_id
+        self._host.turns.forget(waiting.peer.route(request_id))
+        self._host.refuse(waiting.peer, request_id, refusal, now=now)
+        waiting.peer.forget(request_id)
 
     def on_gap_of(self, peer: Peer) -> OnGap:
         """Return who fills gaps of deliveries to a peer."""
@@ -292,8 +312,10 @@ class Demand:
             self._questions.remove(route)
             self._served.pop(route, None)
             self._published.discard(route)
+            self._host.turns.forget(route)
             peer.responder.receive(RequestCancelled(request_id, 0), now=now)
             self._look_for_idle(now)
+            self._pass_on(peer)
         elif waiting is not None and isinstance(event, UpdateReceived):
             waiting.updates.append(event)
         elif isinstance(event, GoawayReceived):
@@ -337,6 +359,11 @@ class Demand:
         if self._is_unwanted():
             linger = self._host.limits.subscription_linger
             self._host.schedule(now + linger, self._unsubscribe)
+
+    def _pass_on(self, gone: Peer) -> None:
+        """Have others be charged for what one wants no longer who asked for it first."""
+        if self.supply.upstream.is_charged_to(gone.id):
+            self.supply.upstream.pass_on([peer.id for peer in self._askers()])
 
     def _unsubscribe(self, now: float) -> None:
         if self._is_unwanted():
@@ -409,13 +436,27 @@ class Demand:
         if self.supply.switchover.is_waiting:
             # A publisher is being waited for already.
             return
-        if self.supply.publishers.are_asked_much(waiting.peer, waiting.denied, now):
+        may_ask = partial(self._may_ask, waiting)
+        if self._host.turns.wait(waiting, may_ask, self._take_turn, now=now):
+            return
+        publishers, denied = self.supply.publishers, waiting.denied
+        if not may_ask() or publishers.are_asked_much(waiting.peer, denied, now):
             refusal = ASKED_MUCH
         may_appear = waiting.deadline is not None and waiting.deadline > now
         if may_appear and refusal.code == RequestErrorCode.DOES_NOT_EXIST:
             waiting.is_refused = True
         elif self._subscribes.pop(route, None) is not None:
             self.refuse(waiting, refusal, now=now)
+
+    def _may_ask(self, waiting: Waiting[SubscribeReceived]) -> bool:
+        """Tell whether others of its client are not all that is in the way of a SUBSCRIBE."""
+        publishers = self.supply.publishers
+        return not publishers.lack_room(waiting.peer, waiting.denied, Stay.STANDING)
+
+    def _take_turn(self, route: Route, now: float) -> None:
+        waiting = self._subscribes.get(route)
+        if waiting is not None:
+            self._find_publisher(route, waiting, NOT_FOUND, now)
 
     def supply_ended(self, code: PublishDoneCode, *, forced: bool, now: float) -> None:
         """End the subscriptions that no upstream subscription serves, or all, after what came."""
@@ -435,7 +476,9 @@ class Demand:
         forward = self.wants_objects
         is_served = True
         for peer in self._subscribers():
-            is_served &= self.supply.upstream.subscribe(peer, refusing, forward=forward, now=now)
+            is_served &= self.supply.upstream.subscribe(
+                peer, refusing, forward=forward, is_running=True, now=now
+            )
         return is_served
 
     def only_subscriber(self) -> Peer | None:

@@ -133,7 +133,7 @@ class Discovery:
         self.interest = TrackInterest(host, self._skip_for_all)
         self._host = host
         self.lister = Lister(host)
-        self._expressed: dict[Route, TrackNamespace] = {}
+        self._expressed: dict[Route, tuple[TrackNamespace, Peer]] = {}
         self._unanswered: dict[Route, list[UpdateReceived]] = {}
         self._track_prefixes = PrefixTable()
         self._track_terms: dict[Route, Parameters] = {}
@@ -224,8 +224,8 @@ class Discovery:
         if peer.is_parent:
             answer(now)
         else:
-            self._expressed[route] = event.prefix
-            self.upward.express(event.prefix, answer, now=now)
+            self._expressed[route] = event.prefix, peer
+            self.upward.express(event.prefix, peer, answer, now=now)
 
     def _answer_namespace_subscriber(
         self, peer: Peer, route: Route, prefix: TrackNamespace, now: float
@@ -275,9 +275,9 @@ class Discovery:
         self._unanswered.pop(route, None)
         self.namespaces.unsubscribe(route)
         self.lister.forget(route)
-        prefix = self._expressed.pop(route, None)
-        if prefix is not None:
-            self.upward.release(prefix, now=now)
+        expressed = self._expressed.pop(route, None)
+        if expressed is not None:
+            self.upward.release(*expressed, now=now)
 
     def _follow_namespace_subscriber(
         self, peer: Peer, route: Route, event: Event, now: float
@@ -305,9 +305,9 @@ class Discovery:
         peer.wake()
         self.announce(changes, now=now)
         if prefix is not None and route in self._expressed:
-            before, self._expressed[route] = self._expressed[route], prefix
-            self.upward.express(prefix, lambda _: None, now=now)
-            self.upward.release(before, now=now)
+            before, self._expressed[route] = self._expressed[route], (prefix, peer)
+            self.upward.express(prefix, peer, lambda _: None, now=now)
+            self.upward.release(*before, now=now)
 
     def _refuse_move(self, peer: Peer, route: Route, refusal: Refusal, now: float) -> None:
         """Refuse an update, and with it the request."""
@@ -343,13 +343,13 @@ class Discovery:
         peer.session.accept(event.request_id, now=now)
         peer.follow(event.request_id, partial(self._follow_track_subscriber, peer, route))
         peer.wake()
-        self._want_tracks(route, now)
+        self._want_tracks(peer, route, now)
         self._publish_all_to(route, tracks, now)
 
-    def _want_tracks(self, route: Route, now: float) -> None:
+    def _want_tracks(self, peer: Peer, route: Route, now: float) -> None:
         """Have other relays publish what a subscriber of a prefix wants."""
         prefix, terms = self._track_prefixes.prefix(route), self._track_terms[route]
-        self.interest.want(route, prefix, forward=terms.forward is not False, now=now)
+        self.interest.want(route, prefix, peer, forward=terms.forward is not False, now=now)
 
     def _published_below(
         self, peer: Peer, route: Route, prefix: TrackNamespace, now: float
@@ -389,7 +389,7 @@ class Discovery:
             self._forget_track_prefix(route, now)
             return
         self._track_terms[route] = _updated(self._track_terms[route], event.parameters)
-        self._want_tracks(route, now)
+        self._want_tracks(peer, route, now)
         peer.session.accept_update(route.request_id, now=now)
         peer.wake()
         self._publish_all_to(route, tracks, now)

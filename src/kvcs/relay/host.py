@@ -17,6 +17,7 @@ from kvcs.relay.journal import Journal
 from kvcs.relay.peer import Peer
 from kvcs.relay.refusal import Refusal
 from kvcs.relay.statistics import Metrics
+from kvcs.relay.turns import Turns
 from kvcs.relay.upstream_fetch import UpstreamFetch
 from kvcs.relay.upstream_status import UpstreamStatus
 
@@ -49,6 +50,11 @@ class Host(Protocol):
     @property
     def metrics(self) -> Metrics:
         """Counters."""
+        ...
+
+    @property
+    def turns(self) -> Turns:
+        """Requests that wait until more may be asked for their clients."""
         ...
 
     def publishers(self, namespace: TrackNamespace) -> list[Peer]:

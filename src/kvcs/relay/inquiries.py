@@ -100,7 +100,7 @@ class Inquiries:
             now: Monotonic seconds.
         """
         peers = [p for p in self._publishers.for_fetch(asker, now) if p not in denied]
-        return self._fetch(peers, span, now, location_filter=location_filter, ids=ids)
+        return self._fetch(peers, span, now, asker=asker, location_filter=location_filter, ids=ids)
 
     def ask_status(
         self, asker: Peer | None = None, denied: Collection[Peer] = (), *, now: float
@@ -113,7 +113,7 @@ class Inquiries:
             if peer in denied:
                 continue
             try:
-                status = UpstreamStatus(self._sink, peer, now=now)
+                status = UpstreamStatus(self._sink, peer, asker=asker, now=now)
             except LocalProtocolError:
                 continue
             self.statuses.append(status)
@@ -129,20 +129,23 @@ class Inquiries:
     def ask(self, start: int, through: int, now: float) -> bool:
         """Fetch positions from the first to the second, inclusive, for the sake of the Track."""
         peers = self._publishers.for_fetch(None, now)
-        return self._fetch(peers, (start, through), now) is not None
+        return self._fetch(peers, (start, through), now, asker=None) is not None
 
     def ask_for(self, gap: Gap, through: int, *, now: float) -> bool:
         """Ask for what a delivery waits for, of somebody who has not denied it."""
         peers = self._publishers.for_fetch(gap.asker, now)
         peers = [peer for peer in peers if peer not in gap.denied]
+        asker = gap.asker
         if gap.ids is None or through < gap.through:
-            return self._fetch(peers, (gap.position, through), now, ids=gap.ids) is not None
+            span = (gap.position, through)
+            return self._fetch(peers, span, now, asker=asker, ids=gap.ids) is not None
         # What is missing of this Group, the following ones probably lack too.
         object_id = gap.position & MAX_VI64
         ids = gap.ids if gap.ids.next_id(0) == object_id else gap.ids.starting(object_id)
         starts = (f.position for f in self.fetches if gap.position < f.position <= gap.horizon)
         through = min((start - 1 for start in starts), default=gap.horizon)
-        return self._fetch(peers, (gap.position, through), now, ids=ids) is not None
+        span = (gap.position, through)
+        return self._fetch(peers, span, now, asker=asker, ids=ids) is not None
 
     def _fetch(
         self,
@@ -150,6 +153,7 @@ class Inquiries:
         span: tuple[int, int],
         now: float,
         *,
+        asker: Peer | None,
         location_filter: LocationFilter | None = None,
         ids: ObjectIds | None = None,
     ) -> UpstreamFetch | None:
@@ -160,7 +164,9 @@ class Inquiries:
                 range_filters=_filters(peer, ids),
             )
             try:
-                fetch = UpstreamFetch.request(self._sink, peer, span, parameters, now=now)
+                fetch = UpstreamFetch.request(
+                    self._sink, peer, span, parameters, asker=asker, now=now
+                )
             except LocalProtocolError:
                 continue
             self.fetches.append(fetch)

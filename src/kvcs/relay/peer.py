@@ -14,6 +14,7 @@ from kvcs.moqt.track.responder import TrackResponder
 from kvcs.moqt.wire.token import Token
 from kvcs.names import TrackNamespace
 from kvcs.relay.ancestry import Ancestry
+from kvcs.relay.asker_shares import AskerShares, Stay
 from kvcs.relay.auth import Access
 from kvcs.relay.config import RelayLimits
 from kvcs.relay.grants import Grants
@@ -33,6 +34,8 @@ _ANNOUNCED_SHARE: Final = 4
 # bounded, and all of them together are not. So of what a relay that is as this one takes, one part
 # in so many is for questions, and one for what is offered.
 _REQUESTS_SHARE: Final = 2
+# Of the questions, one client has half in the long run; at once, no more than it leaves to others.
+_ASKER_SHARE: Final = 2
 
 
 class Link(Protocol):
@@ -80,6 +83,8 @@ class Peer:
         requests: How fast it sends requests.
         listings: How fast it has namespaces listed.
         questions: How fast it is asked about Tracks and prefixes, on behalf of all who ask.
+        asked: How fast relays are asked for its sake.
+        shares: For whose sake it has requests of ours.
         offers: How fast Tracks are published to it, or skipped, on behalf of all publishers.
         useless_tokens: How fast it brings tokens that are verified and cannot be used.
         withdrawals: How fast it takes namespaces back that it announced.
@@ -104,6 +109,7 @@ class Peer:
         "_max_published",
         "address",
         "ancestry",
+        "asked",
         "busy_until",
         "going_away",
         "granted",
@@ -118,6 +124,7 @@ class Peer:
         "requests",
         "responder",
         "session",
+        "shares",
         "tokens",
         "told",
         "useless_tokens",
@@ -138,6 +145,8 @@ class Peer:
         rate = limits.max_request_rate / _REQUESTS_SHARE
         burst = max(1.0, limits.max_request_burst / _REQUESTS_SHARE)
         self.questions = LeakyBucket(rate, burst=burst)
+        self.asked = LeakyBucket(rate / _ASKER_SHARE, burst=burst)
+        self.shares = AskerShares()
         self.offers = LeakyBucket(rate, burst=burst)
         most_listed = limits.session.max_namespaces
         self.listings = LeakyBucket(limits.max_listing_rate, burst=most_listed)
@@ -173,22 +182,56 @@ class Peer:
         """Whether new requests may go to this peer."""
         return not self.going_away and not self.session.is_closed
 
-    def takes_question(self, *, now: float) -> bool:
-        """Whether this peer may be asked about a Track now."""
-        return not self.is_relay or self.questions.room(now=now) >= 1
+    def takes_question(self, asker: "Peer | None", *, now: float) -> bool:
+        """Whether this peer may be asked about a Track or prefix now.
+
+        Args:
+            asker: For whose sake; None for nobody in particular.
+            now: Monotonic seconds.
+        """
+        if not self.is_relay:
+            return True
+        room = self.questions.room(now=now)
+        return room >= 1 and (asker is None or asker.asked.level(now=now) <= room)
+
+    def note_question(self, asker: "Peer | None", *, now: float) -> None:
+        """Count what this peer is asked; arguments as in `takes_question`."""
+        self.questions.admit(1, now=now)
+        if asker is not None and self.is_relay:
+            asker.asked.admit(1, now=now)
 
     def takes_offer(self, *, now: float) -> bool:
         """Whether this peer may be told now that a Track is published, or skipped."""
         return not self.is_relay or self.offers.room(now=now) >= 1
 
-    def count_question(self, *, now: float) -> None:
+    def has_room_for(self, asker: "Peer | None", stay: Stay) -> bool:
+        """Whether this peer may have one more request for the sake of `asker`; None is nobody's."""
+        if asker is None or not self.is_relay:
+            return True
+        streams, taken = self._link.max_request_streams, self.session.open_request_streams
+        return self.shares.has_room(asker.id, stay, streams=streams, taken=taken)
+
+    def charge(self, request_id: RequestId, asker: "Peer | None", stay: Stay) -> None:
+        """Note for whose sake this peer has a request, until it is forgotten."""
+        if asker is not None and self.is_relay:
+            self.shares.charge(request_id, asker.id, stay)
+
+    def count_question(self, asker: "Peer | None", stay: Stay, *, now: float) -> None:
         """Count a SUBSCRIBE, FETCH or TRACK_STATUS that is to be sent.
 
+        Args:
+            asker: For whose sake; None for nobody in particular.
+            stay: How long it will have its stream.
+            now: Monotonic seconds.
+
         Raises:
-            LocalProtocolError: It is a relay that would not take so many.
+            LocalProtocolError: It is a relay that would not take so many, or not of one client.
         """
-        if not self.questions.take(1, now=now) and self.is_relay:
+        if not self.has_room_for(asker, stay):
+            raise LocalProtocolError("this peer has too many requests of one client")
+        if not self.takes_question(asker, now=now):
             raise LocalProtocolError("this peer is asked about too many Tracks")
+        self.note_question(asker, now=now)
 
     @property
     def takes_publish(self) -> bool:
@@ -237,6 +280,7 @@ class Peer:
         """Stop following a request; unknown ones are ignored."""
         self._listeners.pop(request_id, None)
         self.granted.pop(request_id, None)
+        self.shares.end(request_id)
         self.published.discard(request_id)
 
     def listener(self, request_id: RequestId | None) -> Listener | None:

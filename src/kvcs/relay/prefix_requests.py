@@ -8,11 +8,14 @@ Source: MOQT draft 22, Sections 6.1 and 9.16.
 """
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from kvcs.errors import RequestErrorCode
+from kvcs.moqt.session.actions import RequestId
 from kvcs.moqt.session.events import RequestCancelled, RequestRejected
 from kvcs.names import TrackNamespace
+from kvcs.relay.namespaces import PeerId
+from kvcs.relay.peer import Peer
 
 __all__ = ("PrefixRequests", "retry_wait")
 
@@ -25,7 +28,13 @@ _MIN_MERGED_FIELDS: Final = 2
 _OVERLAP_RETRY: Final = 0.25
 
 
-class PrefixRequests[Request]:
+class _Request(Protocol):
+    """A request for a prefix."""
+
+    request_id: RequestId
+
+
+class PrefixRequests[Request: _Request]:
     """The requests that run on one session, by prefix.
 
     Attributes:
@@ -77,6 +86,21 @@ class PrefixRequests[Request]:
         needed = {covering for prefix in wanted for covering in _prefixes(prefix)}
         self.refused &= needed
         return [prefix for prefix in self.running if prefix not in needed]
+
+    def charge(self, peer: Peer, wishes: Iterable[tuple[TrackNamespace, Peer]]) -> None:
+        """Have each request be charged to somebody who wants what it brings, the first of them.
+
+        Args:
+            peer: The relay that has the requests.
+            wishes: Prefixes that are wanted, and who wants them.
+        """
+        wanting: dict[RequestId, dict[PeerId, None]] = {}
+        for prefix, asker in wishes:
+            request = self.covering(prefix)
+            if request is not None:
+                wanting.setdefault(request.request_id, {})[asker.id] = None
+        for request_id, askers in wanting.items():
+            peer.shares.pass_on(request_id, askers)
 
 
 def retry_wait(event: RequestRejected | RequestCancelled) -> float | None:

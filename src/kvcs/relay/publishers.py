@@ -9,6 +9,8 @@ those that push it. A `Publishers` belongs to one `Supply`, which reports what w
   be asked nevertheless: this is for those who can wait;
 * one that was asked about too many Tracks just before, for all who want some, is asked later
   (`Peer.questions`), and who wants another one is told so;
+* a relay that has its share of requests of one client (`kvcs.relay.asker_shares`) is asked
+  for others, and for this one once some of them are over;
 * one that refused a SUBSCRIBE is not the first to be asked when a publisher is lost.
 
 The parent is asked for what nobody below can give, and nobody is asked for his own sake
@@ -25,6 +27,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from kvcs.errors import RequestErrorCode
 from kvcs.names import TrackNamespace
+from kvcs.relay.asker_shares import Stay
 from kvcs.relay.host import Host
 from kvcs.relay.peer import Peer
 from kvcs.relay.refusal import NOT_FOUND, Refusal
@@ -106,13 +109,21 @@ class Publishers:
         """Tell whether a FETCH has a chance, but not before a publisher serves fewer of them."""
         publishers = self.for_fetch(asker, now)
         return bool(publishers) and all(
-            peer.busy_until > now or not peer.takes_question(now=now) for peer in publishers
+            peer.busy_until > now
+            or not peer.takes_question(asker, now=now)
+            or not peer.has_room_for(asker, Stay.PASSING)
+            for peer in publishers
         )
 
     def are_asked_much(self, asker: Peer | None, denied: Collection[Peer], now: float) -> bool:
         """Tell whether all that are left to be asked were asked too much just before."""
         publishers = [peer for peer in self.available(asker) if peer not in denied]
-        return bool(publishers) and not any(peer.takes_question(now=now) for peer in publishers)
+        return bool(publishers) and not any(p.takes_question(asker, now=now) for p in publishers)
+
+    def lack_room(self, asker: Peer, denied: Collection[Peer], stay: Stay) -> bool:
+        """Tell whether all that are left to be asked have their share of requests of `asker`."""
+        publishers = self.for_subscribe(asker, denied)
+        return bool(publishers) and not any(p.has_room_for(asker, stay) for p in publishers)
 
     def unanswered(self, peer: Peer) -> Refusal:
         """Return the refusal of a request that a publisher left without an answer."""

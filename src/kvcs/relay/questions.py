@@ -22,6 +22,7 @@ from kvcs.moqt.track.interval import MAX_POSITION, to_location, to_position
 from kvcs.moqt.track.object_ids import ObjectIds
 from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.names import Location
+from kvcs.relay.asker_shares import Stay
 from kvcs.relay.host import Host
 from kvcs.relay.namespaces import Route
 from kvcs.relay.peer import Peer
@@ -148,16 +149,20 @@ class Questions:
     # Deciding.
 
     def _settle(self, route: Route, question: Question, now: float) -> None:
-        event = question.event
+        event, turns, may_ask = question.event, self._host.turns, partial(self._may_ask, question)
         is_over = question.deadline is not None and now >= question.deadline
         is_answerable = self._is_answerable(question)
         if not is_answerable and not is_over:
             question.probe = self._probe(question, now)
-            if question.probe is not None:
+            if question.probe is not None or turns.wait(
+                question, may_ask, self._take_turn, now=now
+            ):
                 return
         del self._waiting[route]
-        publishers, denied = self._supply.publishers, question.denied
-        if not is_answerable and publishers.are_asked_much(question.peer, denied, now):
+        turns.forget(route)
+        publishers, peer, denied = self._supply.publishers, question.peer, question.denied
+        is_much = not may_ask() or publishers.are_asked_much(peer, denied, now)
+        if is_much and not is_answerable:
             self._audience.refuse(question, ASKED_MUCH, now=now)
         elif isinstance(event, FetchReceived):
             is_known = is_answerable or not is_over or self._reaches(question)
@@ -169,6 +174,15 @@ class Questions:
         else:
             self._audience.refuse(question, NOT_FOUND, now=now)
         self._audience.replay(question, now=now)
+
+    def _may_ask(self, question: Question) -> bool:
+        """Tell whether others of its client are not all that is in the way of a question."""
+        publishers = self._supply.publishers
+        is_asked = question.probe is not None
+        return is_asked or not publishers.lack_room(question.peer, question.denied, Stay.PASSING)
+
+    def _take_turn(self, route: Route, now: float) -> None:
+        self.settle_one(route, now=now)
 
     def _is_answerable(self, question: Question) -> bool:
         """Tell whether our Largest Object decides where the range of a FETCH ends."""

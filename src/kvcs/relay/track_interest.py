@@ -7,7 +7,8 @@ request runs through a tree once and does not turn round. A relay below is asked
 may publish, since every client can say that it is one. To one relay there are few requests,
 which must not overlap: one that another covers is not sent, one that covers others replaces them,
 and when many differ in their last field only, what they have in common is asked for instead. They
-ask for Next Object and have no other terms; those of a subscriber are kept here.
+ask for Next Object and have no other terms; those of a subscriber are kept here. What a client
+wants beyond its share of requests is asked for later (`kvcs.relay.asker_shares`).
 
 What they bring is a PUBLISH like any other, which is refused where nobody wants it. A Track that
 was skipped is skipped here as well.
@@ -33,6 +34,7 @@ from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.parameters import Parameters
 from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay.admission import Admission
+from kvcs.relay.asker_shares import Stay
 from kvcs.relay.config import RelayLimits
 from kvcs.relay.namespaces import PeerId, Route
 from kvcs.relay.peer import Peer
@@ -70,6 +72,7 @@ class _Wish:
     """What one SUBSCRIBE_TRACKS wants."""
 
     prefix: TrackNamespace
+    asker: Peer
     forward: bool
 
 
@@ -146,17 +149,20 @@ class TrackInterest:
 
     # Wishes.
 
-    def want(self, route: Route, prefix: TrackNamespace, *, forward: bool, now: float) -> None:
+    def want(
+        self, route: Route, prefix: TrackNamespace, asker: Peer, *, forward: bool, now: float
+    ) -> None:
         """Ask all relays but the one that wants it for a prefix, in place of what `route` wanted.
 
         Args:
             route: The SUBSCRIBE_TRACKS.
             prefix: Its prefix.
+            asker: Whose it is.
             forward: Its subscriptions are not paused.
             now: Monotonic seconds.
         """
         self.forget(route, now=now)
-        wish = self._wishes[route] = _Wish(prefix, forward)
+        wish = self._wishes[route] = _Wish(prefix, asker, forward)
         self._count(route, wish, 1)
         for neighbour in tuple(self._neighbours.values()):
             neighbour.requests.refused.discard(prefix)
@@ -195,14 +201,18 @@ class TrackInterest:
         if request is not None:
             self._let_forward(neighbour, request, forward=wish.forward, now=now)
             return
-        if not peer.takes_question(now=now):
+        if not peer.takes_question(wish.asker, now=now):
             self._ask_later(neighbour, now)
             return
         asked = neighbour.requests.to_ask_for(prefix, partial(self._may_offer, neighbour))
         if asked is None:
             return
-        if self._may_offer(neighbour, asked):
-            self._subscribe(neighbour, asked, forward=wish.forward, now=now)
+        # A request that ends others takes nothing.
+        has_room = peer.has_room_for(wish.asker, Stay.STANDING) or neighbour.requests.below(asked)
+        if not has_room:
+            self._ask_later(neighbour, now)
+        elif self._may_offer(neighbour, asked):
+            self._subscribe(neighbour, asked, wish, now=now)
         else:
             neighbour.lacks_right = True
 
@@ -211,9 +221,9 @@ class TrackInterest:
         return self._host.admission.may_offer(neighbour.peer, prefix)
 
     def _subscribe(
-        self, neighbour: _Neighbour, prefix: TrackNamespace, *, forward: bool, now: float
+        self, neighbour: _Neighbour, prefix: TrackNamespace, wish: _Wish, *, now: float
     ) -> None:
-        running, peer = neighbour.requests.running, neighbour.peer
+        running, peer, forward = neighbour.requests.running, neighbour.peer, wish.forward
         for narrower in neighbour.requests.below(prefix):
             forward |= running[narrower].forward
             self._cancel(neighbour, narrower, now)
@@ -227,7 +237,8 @@ class TrackInterest:
         except LocalProtocolError:
             # The session takes no requests any more, and so is as good as over.
             return
-        peer.questions.admit(1, now=now)
+        peer.note_question(wish.asker, now=now)
+        peer.charge(request_id, wish.asker, Stay.STANDING)
         running[prefix] = _Request(request_id, forward)
         peer.follow(request_id, partial(self._receive, neighbour, prefix))
         peer.wake()
@@ -245,7 +256,7 @@ class TrackInterest:
             # So many updates are unanswered; each Track is resumed when it comes.
             return
         request.forward = True
-        neighbour.peer.questions.admit(1, now=now)
+        neighbour.peer.note_question(None, now=now)
         neighbour.peer.wake()
 
     def _cancel(self, neighbour: _Neighbour, prefix: TrackNamespace, now: float) -> None:
@@ -261,6 +272,8 @@ class TrackInterest:
         for neighbour in self._neighbours.values():
             for prefix in neighbour.requests.forget_unwanted(self._wanted_of(neighbour)):
                 self._cancel(neighbour, prefix, now)
+            wishes = ((wish.prefix, wish.asker) for wish in self._wishes.values())
+            neighbour.requests.charge(neighbour.peer, wishes)
 
     # News.
 
@@ -310,7 +323,7 @@ class TrackInterest:
             self._cover_all(neighbour, prefix, now)
 
     def _ask_later(self, neighbour: _Neighbour, now: float) -> None:
-        """Ask for what is wanted once the relay takes more questions."""
+        """Ask for what is wanted once the relay takes more questions, or more of one client."""
         if not neighbour.asks_later:
             neighbour.asks_later = True
             self._host.schedule(now + _PAUSE, partial(self._ask_postponed, neighbour))

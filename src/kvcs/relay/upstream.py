@@ -45,6 +45,7 @@ from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.parameters import NO_PARAMETERS, Parameters
 from kvcs.moqt.wire.properties import Properties
 from kvcs.names import Location
+from kvcs.relay.asker_shares import Stay
 from kvcs.relay.object_sink import ObjectSink
 from kvcs.relay.peer import Peer
 from kvcs.relay.upstream_streams import UpstreamStreams
@@ -138,11 +139,15 @@ class SubscriptionWish:
     """What a SUBSCRIBE to a publisher is to say.
 
     Attributes:
+        asker: For whose sake it is sent first; None for nobody in particular.
+        is_running: It goes on with subscriptions that run here, which no share is to end.
         forward: Objects are wanted now.
         rendezvous_ms: Milliseconds that the publisher may wait for another one.
         new_group: NEW_GROUP_REQUEST; None for no wish.
     """
 
+    asker: Peer | None
+    is_running: bool = False
     forward: bool
     rendezvous_ms: int = 0
     new_group: int | None = None
@@ -184,7 +189,8 @@ class UpstreamSubscription:
         cls, sink: SubscriptionSink, peer: Peer, wish: SubscriptionWish, *, now: float
     ) -> Self:
         """Send SUBSCRIBE to a publisher; raises LocalProtocolError if that is not possible now."""
-        peer.count_question(now=now)
+        limited = None if wish.is_running else wish.asker
+        peer.count_question(limited, Stay.STANDING, now=now)
         parameters = Parameters(
             location_filter=_NEXT_OBJECT,
             forward=None if wish.forward else False,
@@ -192,6 +198,7 @@ class UpstreamSubscription:
             new_group_request=wish.new_group,
         )
         request_id = peer.session.subscribe(sink.intake.name, parameters, now=now)
+        peer.charge(request_id, wish.asker, Stay.STANDING)
         peer.wake()
         return cls(sink, peer, request_id, forward=wish.forward)
 
@@ -221,7 +228,7 @@ class UpstreamSubscription:
 
     def request_new_group(self, group_id: int, *, now: float) -> None:
         """Ask the publisher to begin a Group."""
-        if self.peer.takes_question(now=now):
+        if self.peer.takes_question(None, now=now):
             self._update(Parameters(new_group_request=group_id), now)
 
     def renew(self, *, now: float) -> None:
@@ -237,7 +244,7 @@ class UpstreamSubscription:
         except LocalProtocolError:
             # So many are unanswered that the publisher takes no more of them.
             return False
-        self.peer.questions.admit(1, now=now)
+        self.peer.note_question(None, now=now)
         self.peer.wake()
         return True
 

@@ -36,6 +36,7 @@ from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.parameters import Parameters
 from kvcs.moqt.wire.properties import Properties
+from kvcs.relay.asker_shares import Stay
 from kvcs.relay.object_sink import ObjectSink
 from kvcs.relay.peer import Peer
 from kvcs.varint import MAX_VI64
@@ -141,6 +142,7 @@ class UpstreamFetch:
         span: tuple[int, int],
         parameters: Parameters,
         *,
+        asker: Peer | None,
         now: float,
     ) -> Self:
         """Send FETCH to a publisher.
@@ -150,13 +152,15 @@ class UpstreamFetch:
             peer: The publisher.
             span: First and last position that are wanted, inclusive.
             parameters: What is asked for: the range, and Object IDs at most.
+            asker: For whose sake; None for nobody in particular.
             now: Monotonic seconds.
 
         Raises:
             LocalProtocolError: That is not possible now.
         """
-        peer.count_question(now=now)
+        peer.count_question(asker, Stay.PASSING, now=now)
         request_id = peer.session.fetch(sink.intake.name, parameters, now=now)
+        peer.charge(request_id, asker, Stay.PASSING)
         peer.wake()
         return cls(sink, peer, request_id, span, ids=ObjectIds.of(parameters.range_filters))
 

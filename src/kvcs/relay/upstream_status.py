@@ -18,6 +18,7 @@ from kvcs.moqt.session.events import (
 from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.parameters import Parameters
 from kvcs.names import FullTrackName
+from kvcs.relay.asker_shares import Stay
 from kvcs.relay.peer import Peer
 
 __all__ = ("StatusSink", "UpstreamStatus")
@@ -52,16 +53,25 @@ class UpstreamStatus:
         request_id: The TRACK_STATUS, or the SUBSCRIBE in its place.
     """
 
-    def __init__(self, sink: StatusSink, peer: Peer, *, now: float) -> None:
-        """Send TRACK_STATUS to a publisher; raises LocalProtocolError if it cannot be asked now."""
-        peer.count_question(now=now)
+    def __init__(self, sink: StatusSink, peer: Peer, *, asker: Peer | None, now: float) -> None:
+        """Send TRACK_STATUS to a publisher; raises LocalProtocolError if it cannot be asked now.
+
+        Args:
+            sink: The Track.
+            peer: The publisher.
+            asker: For whose sake; None for nobody in particular.
+            now: Monotonic seconds.
+        """
+        peer.count_question(asker, Stay.PASSING, now=now)
         self.peer = peer
+        self._asker = asker
         self.request_id = peer.session.track_status(sink.name, now=now)
         self._sink = sink
         self._is_subscribe = False
         self._follow()
 
     def _follow(self) -> None:
+        self.peer.charge(self.request_id, self._asker, Stay.PASSING)
         self.peer.follow(self.request_id, self._receive)
         self.peer.wake()
 
@@ -93,7 +103,7 @@ class UpstreamStatus:
     def _subscribe(self, now: float) -> bool:
         parameters = Parameters(location_filter=_NEXT_OBJECT, forward=False)
         try:
-            self.peer.count_question(now=now)
+            self.peer.count_question(self._asker, Stay.PASSING, now=now)
             self.request_id = self.peer.session.subscribe(self._sink.name, parameters, now=now)
         except LocalProtocolError:
             return False

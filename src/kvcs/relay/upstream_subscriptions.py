@@ -17,6 +17,7 @@ from kvcs.errors import LocalProtocolError, MalformedTrack, PublishDoneCode, Str
 from kvcs.moqt.session.events import PublishReceived, RequestRejected
 from kvcs.moqt.wire.properties import Properties
 from kvcs.names import Location
+from kvcs.relay.asker_shares import Stay
 from kvcs.relay.ends import Ends
 from kvcs.relay.host import Host, SupplyListener
 from kvcs.relay.intake import Intake
@@ -158,6 +159,7 @@ class UpstreamSubscriptions:
         denied: Collection[Peer] = (),
         *,
         forward: bool,
+        is_running: bool = False,
         rendezvous_ms: Callable[[], int] = lambda: 0,
         now: float,
     ) -> bool:
@@ -167,6 +169,7 @@ class UpstreamSubscriptions:
             asker: For whose sake; None for nobody in particular.
             denied: Publishers that refused it.
             forward: Objects are wanted now.
+            is_running: It is for subscriptions that run, which no share is to end.
             rendezvous_ms: Tells how long a publisher may wait for another one to appear; called
                 only if one is asked, since it looks at all who wait.
             now: Monotonic seconds.
@@ -183,17 +186,25 @@ class UpstreamSubscriptions:
         if serving:
             # One is Pending, or about to be over; either way there will be news.
             return True
-        publishers = self._supply.publishers.for_subscribe(asker, denied)
+        publishers = [
+            peer
+            for peer in self._supply.publishers.for_subscribe(asker, denied)
+            if is_running or peer.has_room_for(asker, Stay.STANDING)
+        ]
         if not publishers:
             return False
         wish = SubscriptionWish(
-            forward=forward, rendezvous_ms=rendezvous_ms(), new_group=self.new_groups.take()
+            asker=asker,
+            is_running=is_running,
+            forward=forward,
+            rendezvous_ms=rendezvous_ms(),
+            new_group=self.new_groups.take(),
         )
         for peer in publishers:
             self._subscribe_to(peer, wish, now=now)
         return bool(self._serving(asker))
 
-    def publisher_appeared(self, peer: Peer, *, forward: bool, now: float) -> None:
+    def publisher_appeared(self, peer: Peer, wish: SubscriptionWish, *, now: float) -> None:
         """Subscribe at a new publisher too (Section 7.6)."""
         self._supply.publishers.return_to(peer)
         if peer.is_parent and self._running:
@@ -201,7 +212,7 @@ class UpstreamSubscriptions:
             return
         known = {subscription.peer.id for subscription in self._running}
         if peer.id not in known and not self._supply.publishers.is_distrusted(peer):
-            self._subscribe_to(peer, SubscriptionWish(forward=forward), now=now)
+            self._subscribe_to(peer, wish, now=now)
 
     def publish(self, peer: Peer, event: PublishReceived, *, now: float) -> None:
         """Take a PUBLISH that was accepted; what clients push warms the cache."""
@@ -249,7 +260,21 @@ class UpstreamSubscriptions:
     def _subscribe_instead(
         self, peer: Peer, old: UpstreamSubscription, now: float
     ) -> UpstreamSubscription | None:
-        return self._subscribe_to(peer, SubscriptionWish(forward=old.forward), now=now)
+        wish = SubscriptionWish(asker=None, forward=old.forward)
+        successor = self._subscribe_to(peer, wish, now=now)
+        asker = old.peer.shares.asker(old.request_id)
+        if successor is not None and asker is not None:
+            peer.shares.charge(successor.request_id, asker, Stay.STANDING)
+        return successor
+
+    def is_charged_to(self, asker: PeerId) -> bool:
+        """Tell whether a subscription is for the sake of a session."""
+        return any(s.peer.shares.asker(s.request_id) == asker for s in self._running)
+
+    def pass_on(self, wanting: Collection[PeerId]) -> None:
+        """Have those be charged for the subscriptions who want the Track still."""
+        for subscription in self._running:
+            subscription.peer.shares.pass_on(subscription.request_id, wanting)
 
     # News from publishers (SubscriptionSink).
 

@@ -4,7 +4,8 @@ Theory of operation. `Upward` belongs to one relay. While there is a parent, eve
 namespace is advertised there with PUBLISH_NAMESPACE, and the prefixes that subscribers here
 asked for are covered by few SUBSCRIBE_NAMESPACEs, which must not overlap: one that another
 covers is not sent, one that covers others replaces them, and when many differ in their last
-field only, what they have in common is asked for instead. What the parent lists is put into
+field only, what they have in common is asked for instead. What a client wants beyond its share of
+requests is asked for later (`kvcs.relay.asker_shares`). What the parent lists is put into
 the list of this relay. A subscriber is answered when the parent has answered, or after a
 bounded time: the NAMESPACEs of the parent come right behind its REQUEST_OK, and a subscriber
 that saw REQUEST_OK long before would take the silence for an empty list.
@@ -30,6 +31,7 @@ from kvcs.moqt.session.events import (
     RequestRejected,
 )
 from kvcs.names import TrackNamespace
+from kvcs.relay.asker_shares import Stay
 from kvcs.relay.config import RelayLimits
 from kvcs.relay.namespaces import Change, Namespaces
 from kvcs.relay.peer import Peer
@@ -107,7 +109,7 @@ class Upward:
         self._host = host
         self._namespaces = namespaces
         self._announce = announce
-        self._wanted: Counter[TrackNamespace] = Counter()
+        self._wanted: dict[TrackNamespace, Counter[Peer]] = {}
         self._interests = PrefixRequests[_Interest]()
         self._announced: dict[TrackNamespace, RequestId] = {}
         self._is_pruning = False
@@ -226,12 +228,12 @@ class Upward:
 
     # Interest.
 
-    def express(self, prefix: TrackNamespace, then: Then, *, now: float) -> None:
-        """Ask the parent for a prefix; call `then` when it has answered, or cannot.
+    def express(self, prefix: TrackNamespace, asker: Peer, then: Then, *, now: float) -> None:
+        """Ask the parent for a prefix; call `then` when it has answered, or cannot now.
 
         `release` takes back what was expressed, as often.
         """
-        self._wanted[prefix] += 1
+        self._wanted.setdefault(prefix, Counter())[asker] += 1
         self._interests.refused.discard(prefix)
         interest = self._cover(prefix, now)
         if interest is None or interest.answered:
@@ -239,33 +241,55 @@ class Upward:
         else:
             interest.waiting.append(then)
 
-    def release(self, prefix: TrackNamespace, *, now: float) -> None:
+    def release(self, prefix: TrackNamespace, asker: Peer, *, now: float) -> None:
         """Take back one `express`; the parent is asked no longer a little later."""
-        self._wanted[prefix] -= 1
-        if not self._wanted[prefix]:
+        askers = self._wanted[prefix]
+        askers[asker] -= 1
+        if askers[asker]:
+            return
+        del askers[asker]
+        if not askers:
             del self._wanted[prefix]
-            if not self._is_pruning:
-                self._is_pruning = True
-                self._host.schedule(now + self._host.limits.subscription_linger, self._prune)
+        if not self._is_pruning:
+            self._is_pruning = True
+            self._host.schedule(now + self._host.limits.subscription_linger, self._prune)
 
     def _prune(self, now: float) -> None:
-        """Ask for nothing that nobody wants any more."""
+        """Ask for nothing that nobody wants any more, and for the rest on behalf of who does."""
         self._is_pruning = False
         for prefix in self._interests.forget_unwanted(self._wanted):
             self._drop(prefix, now)
+        if self.parent is not None:
+            wishes = ((prefix, asker) for prefix, its in self._wanted.items() for asker in its)
+            self._interests.charge(self.parent, wishes)
 
     def _cover(self, prefix: TrackNamespace, now: float) -> _Interest | None:
         """Return the request that covers a prefix, a new one if need be."""
         interest = self._interests.covering(prefix)
         if interest is not None or self.parent is None or not self.parent.is_available:
             return interest
-        if not self.parent.takes_question(now=now):
+        asked = self._interests.to_ask_for(prefix)
+        if asked is None:
+            return None
+        asker = self._asker(prefix, asked, self.parent, now)
+        if asker is None:
             self._ask_later(now)
             return None
-        asked = self._interests.to_ask_for(prefix)
-        return None if asked is None else self._subscribe(asked, now)
+        return self._subscribe(asked, asker, now)
 
-    def _subscribe(self, prefix: TrackNamespace, now: float) -> _Interest | None:
+    def _asker(
+        self, prefix: TrackNamespace, asked: TrackNamespace, parent: Peer, now: float
+    ) -> Peer | None:
+        """Return for whose sake to ask for a prefix; None if nobody may have more now."""
+        # What ends other requests takes no room.
+        ends_others = bool(self._interests.below(asked))
+        for asker in self._wanted[prefix]:
+            has_room = ends_others or parent.has_room_for(asker, Stay.STANDING)
+            if has_room and parent.takes_question(asker, now=now):
+                return asker
+        return None
+
+    def _subscribe(self, prefix: TrackNamespace, asker: Peer, now: float) -> _Interest | None:
         parent = self.parent
         if parent is None or not parent.is_available:
             return None
@@ -278,7 +302,8 @@ class Upward:
         except LocalProtocolError:
             # The session is over, and so is everything that was asked for on it.
             return None
-        parent.questions.admit(1, now=now)
+        parent.note_question(asker, now=now)
+        parent.charge(request_id, asker, Stay.STANDING)
         interest = running[prefix] = _Interest(request_id, self._allowed_withdrawals())
         for narrower in replaced:
             # What they listed stays until it is clear that this request does not list it.
@@ -333,7 +358,7 @@ class Upward:
         self._cover_all(prefix, now)
 
     def _ask_later(self, now: float) -> None:
-        """Ask for what is wanted once the parent takes more questions."""
+        """Ask for what is wanted once the parent takes more questions, or more of one client."""
         if not self._asks_later:
             self._asks_later = True
             self._host.schedule(now + _PAUSE, self._ask_postponed)

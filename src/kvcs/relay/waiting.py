@@ -33,6 +33,8 @@ class Waiting[E: (SubscribeReceived, FetchReceived | TrackStatusReceived)]:
         event: The request.
         deadline: How long a SUBSCRIBE waits for a publisher to appear, and a FETCH for what
             is missing, in monotonic seconds; None if the request does not say.
+        turn_until: How long it waits for its client to be asked for less, in monotonic seconds;
+            None while it has not waited.
         is_refused: A publisher does not know the Track; only a new one may.
         probe: What was sent to a publisher to learn more, for this request or another.
         is_learned: The publisher said as much as it will.
@@ -43,6 +45,7 @@ class Waiting[E: (SubscribeReceived, FetchReceived | TrackStatusReceived)]:
     peer: Peer
     event: E
     deadline: float | None = None
+    turn_until: float | None = None
     is_refused: bool = False
     probe: Probe | None = None
     is_learned: bool = False
