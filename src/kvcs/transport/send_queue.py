@@ -34,18 +34,22 @@ class SendRings(Protocol):
         """Take all of `data`, or nothing and return False."""
         ...
 
-    def used(self, stream_id: int) -> int:
+    def used(self, stream_id: int, /) -> int:
         """Bytes of a stream in its ring; 0 for streams that are unknown or done."""
         ...
 
 
 @dataclass(slots=True)
 class _Stream:
-    """What one stream still owes: writes in order, the first one from `offset`."""
+    """What one stream still owes: writes in order, the first one from `offset`.
+
+    Its ring has `ring_bytes`, and takes nothing more before it has room for `needs`.
+    """
 
     writes: deque[tuple[bytes, bool]] = field(default_factory=deque[tuple[bytes, bool]])
     offset: int = 0
     ring_bytes: int = 0
+    needs: int = 0
 
 
 class SendQueue:
@@ -143,7 +147,8 @@ class SendQueue:
             # An empty ring has room, and nothing has left it.
             if stream.ring_bytes:
                 self._note_left(stream_id, stream, self._rings.used(stream_id))
-            self._push(stream_id, stream)
+            if self._limit - stream.ring_bytes >= stream.needs:
+                self._push(stream_id, stream)
 
     def discard(self, stream_id: int) -> None:
         """Forget everything that a stream still owes."""
@@ -159,7 +164,7 @@ class SendQueue:
         if stream is not None:
             self.queued_bytes -= sum(len(data) for data, _ in stream.writes) - stream.offset
             stream.writes.clear()
-            stream.offset = 0
+            stream.offset = stream.needs = 0
 
     def clear(self) -> None:
         """Forget everything."""
@@ -177,7 +182,7 @@ class SendQueue:
             if used != stream.ring_bytes:
                 self._note_left(stream_id, stream, used)
             # Most have given all they have to the library, and wait for the network.
-            if stream.writes:
+            if stream.writes and self._limit - used >= stream.needs:
                 self._push(stream_id, stream)
             if not (stream.ring_bytes or stream.writes):
                 done.append(stream_id)
@@ -195,6 +200,7 @@ class SendQueue:
     def _push(self, stream_id: int, stream: _Stream) -> None:
         """Give the ring of a stream what it has room for."""
         writes, push = stream.writes, self._rings.push
+        stream.needs = 0
         while writes:
             data, fin = writes[0]
             if _JOIN_BELOW <= len(data) <= self._limit - stream.ring_bytes and not stream.offset:
@@ -216,10 +222,11 @@ class SendQueue:
         data = writes[0][0]
         left = len(data) - offset
         if left > room:
-            if not offset and left <= self._whole_bytes:
+            is_whole = not offset and left <= self._whole_bytes
+            stream.needs = left if is_whole else min(left, self._piece_bytes)
+            if stream.needs > room:
                 return None, 0
-            piece = data[offset : offset + self._piece_bytes]
-            return (piece, 0) if len(piece) <= room else (None, 0)
+            return data[offset : offset + self._piece_bytes], 0
         if offset:
             return data[offset:], 1
         if len(writes) == 1 or len(writes[1][0]) >= _JOIN_BELOW:
