@@ -309,52 +309,58 @@ class Connection(Requester):
             self._turn()
 
     def _feed(self, batch: Sequence[TransportEvent]) -> None:
-        session = self.session
+        session, inflow, now = self.session, self._inflow, self.now
+        arrived = 0
         for event in batch:
-            now = self.now
-            match event:
-                case StreamData(stream_id, data, fin):
-                    self._count_stream(stream_id, len(data), fin, now)
-                    session.receive_stream(stream_id, data, fin, now=now)
-                    # At once, since a batch may be larger than the processor's caches: Objects
-                    # are read while they are there, and their memory serves the next ones.
+            # Nearly all are of this kind.
+            if isinstance(event, StreamData):
+                stream_id, data, fin = event
+                size_bytes = len(data)
+                arrived += size_bytes
+                if inflow is not None and (
+                    reason := inflow.receive(stream_id, size_bytes, fin=fin)
+                ):
+                    self._limit(reason)
+                session.receive_stream(stream_id, data, fin, now=now)
+                # At once, since a batch may be larger than the processor's caches: Objects
+                # are read while they are there, and their memory serves the next ones.
+                if session.has_events or self._pending:
                     self._pass_on()
-                case StreamReset(stream_id, code):
-                    self._end_received(stream_id)
-                    session.receive_reset(stream_id, code, now=now)
-                case StopSendingReceived(stream_id, code):
-                    session.receive_stop_sending(stream_id, code, now=now)
-                case Datagram(data):
-                    self._count_datagram(len(data), now)
-                    session.receive_datagram(data, now=now)
-                case Closed(code, reason, clean):
-                    if not session.is_closed:
-                        self._is_clean = clean
-                        session.connection_lost(ConnectionLost(code, reason), now=now)
-                case _:
-                    assert_never(event)
+                    now = self.now
+            else:
+                arrived += self._feed_other(event, now)
+        self._bytes_in += arrived
+        if inflow is not None and (reason := inflow.admit(arrived, now=now)):
+            self._limit(reason)
 
-    def _count_stream(self, stream_id: int, size_bytes: int, fin: bool, now: float) -> None:  # noqa: FBT001
-        """Count octets of a stream, and close the session of a peer that sends too much."""
-        self._bytes_in += size_bytes
-        if self._inflow is not None:
-            self._limit(self._inflow.receive(stream_id, size_bytes, fin=fin, now=now), now)
+    def _feed_other(
+        self, event: StreamReset | StopSendingReceived | Datagram | Closed, now: float
+    ) -> int:
+        """Give the session an event that is no bytes of a stream; return the octets it brings."""
+        session = self.session
+        match event:
+            case StreamReset(stream_id, code):
+                if self._inflow is not None:
+                    self._inflow.end(stream_id)
+                session.receive_reset(stream_id, code, now=now)
+            case StopSendingReceived(stream_id, code):
+                session.receive_stop_sending(stream_id, code, now=now)
+            case Datagram(data):
+                session.receive_datagram(data, now=now)
+                return len(data)
+            case Closed(code, reason, clean):
+                if not session.is_closed:
+                    self._is_clean = clean
+                    session.connection_lost(ConnectionLost(code, reason), now=now)
+            case _:
+                assert_never(event)
+        return 0
 
-    def _count_datagram(self, size_bytes: int, now: float) -> None:
-        """Count the octets of a datagram likewise."""
-        self._bytes_in += size_bytes
-        if self._inflow is not None:
-            self._limit(self._inflow.receive_datagram(size_bytes, now=now), now)
-
-    def _limit(self, reason: str | None, now: float) -> None:
-        """Close the session if there is a reason to."""
-        if reason is not None and not self.session.is_closed:
+    def _limit(self, reason: str) -> None:
+        """Close the session of a peer that sends too much."""
+        if not self.session.is_closed:
             reason = f"excessive load: {reason}"
-            self.session.close(TerminationCode.INTERNAL_ERROR, reason, now=now)
-
-    def _end_received(self, stream_id: int) -> None:
-        if self._inflow is not None:
-            self._inflow.end(stream_id)
+            self.session.close(TerminationCode.INTERNAL_ERROR, reason, now=self.now)
 
     def _pass_on(self) -> None:
         """Give the session's events to whoever listens."""

@@ -4,7 +4,8 @@ The QUIC library gives every stream that the peer opens a ring of its own, as la
 window, whose memory stays until the stream is over: also when everything in it was taken. And it
 lets a peer open ever more streams, whatever number it was told to allow at a time. So a peer that
 opens streams, sends a window's worth on each and ends none costs their product, which nothing else
-bounds. A stream counts with what it has carried, up to its window, and at least with what it costs.
+bounds. A stream counts with up to twice what it has carried, its window at most, and at least with
+what it costs.
 
 All connections of a server share a `WindowBudget`. When that is used up, one connection of the
 address whose connections hold the most has to go, the one that holds the most: whoever opens many
@@ -126,38 +127,47 @@ class Inflow:
         self._max_window_bytes = max_window_bytes
         self._window_bytes = window_bytes
         self._budget = budget
-        self._windows: dict[int, int] = {}
+        # Of each open stream what is counted of it, and what it has carried.
+        self._windows: dict[int, tuple[int, int]] = {}
         self.held_bytes = 0
 
     def __repr__(self) -> str:
         return f"<Inflow {len(self._windows)} streams, {self.held_bytes} octets>"
 
-    def receive(self, stream_id: int, size_bytes: int, *, fin: bool, now: float) -> str | None:
-        """Count what arrived on a stream; return why the peer is to be closed, or None."""
-        reason = self.receive_datagram(size_bytes, now=now)
-        if fin or reason is not None:
+    def receive(self, stream_id: int, size_bytes: int, *, fin: bool) -> str | None:
+        """Count what a stream makes the transport keep; return why the peer is to be closed."""
+        if fin:
             self.end(stream_id)
-            return reason
-        window = self._windows.get(stream_id, 0)
-        if window < self._window_bytes:
-            grown = min(self._window_bytes, max(STREAM_BYTES, window + size_bytes))
-            self._windows[stream_id] = grown
-            self._count(grown - window)
-            if self._budget is not None:
-                self._budget.relieve()
+            return None
+        counted, carried = self._windows.get(stream_id, (0, 0))
+        if counted == self._window_bytes:
+            return None
+        carried += size_bytes
+        if counted and carried <= counted:
+            self._windows[stream_id] = counted, carried
+            return None
+        return self._grow(stream_id, counted, carried)
+
+    def _grow(self, stream_id: int, counted: int, carried: int) -> str | None:
+        """Count twice as much of a stream."""
+        grown = min(self._window_bytes, max(STREAM_BYTES, 2 * counted, carried))
+        self._windows[stream_id] = grown, carried
+        self._count(grown - counted)
+        if self._budget is not None:
+            self._budget.relieve()
         if self.held_bytes > self._max_window_bytes:
             return f"more than {self._max_window_bytes} octets in the rings of open streams"
         return None
 
-    def receive_datagram(self, size_bytes: int, *, now: float) -> str | None:
-        """Count a datagram, of which nothing is kept; return why the peer is to be closed."""
+    def admit(self, size_bytes: int, *, now: float) -> str | None:
+        """Count octets on streams or in datagrams; return why the peer is to be closed."""
         if self._bucket.admit(size_bytes, now=now):
             return None
         return f"more than {self._max_rate:.0f} octets a second"
 
     def end(self, stream_id: int) -> None:
         """Note that a stream is over; unknown ones are ignored."""
-        self._count(-self._windows.pop(stream_id, 0))
+        self._count(-self._windows.pop(stream_id, (0, 0))[0])
 
     def _count(self, size_bytes: int) -> None:
         self.held_bytes += size_bytes

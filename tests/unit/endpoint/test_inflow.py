@@ -13,10 +13,10 @@ def test_streams_that_end_hold_nothing():
     it = inflow()
 
     for stream_id in range(1000):
-        assert it.receive(stream_id, 100, fin=False, now=0.0) is None
-        assert it.receive(stream_id, 0, fin=True, now=0.0) is None
+        assert it.receive(stream_id, 100, fin=False) is None
+        assert it.receive(stream_id, 0, fin=True) is None
     for stream_id in range(1000):
-        assert it.receive(stream_id, 100, fin=False, now=0.0) is None
+        assert it.receive(stream_id, 100, fin=False) is None
         it.end(stream_id)
         it.end(stream_id)
 
@@ -24,12 +24,22 @@ def test_streams_that_end_hold_nothing():
 def test_one_stream_holds_its_window_however_much_it_carries():
     it = inflow()
 
-    assert [it.receive(1, 1000, fin=False, now=0.0) for _ in range(100)] == [None] * 100
+    assert [it.receive(1, 1000, fin=False) for _ in range(100)] == [None] * 100
+
+
+def test_a_stream_counts_with_twice_what_it_carries_at_most_and_its_window_at_last():
+    it = inflow(max_window_bytes=10**9, window_bytes=10 * STREAM_BYTES)
+    sizes = []
+    for _ in range(12):
+        it.receive(1, STREAM_BYTES, fin=False)
+        sizes.append(it.held_bytes // STREAM_BYTES)
+
+    assert sizes == [1, 2, 4, 4, 8, 8, 8, 8, 10, 10, 10, 10]
 
 
 def test_many_streams_that_do_not_end_are_too_much():
     it = inflow()
-    reasons = [it.receive(stream_id, 150, fin=False, now=0.0) for stream_id in range(11)]
+    reasons = [it.receive(stream_id, 150, fin=False) for stream_id in range(11)]
 
     assert reasons[:10] == [None] * 10
     assert "1000 octets in the rings" in reasons[10]
@@ -37,7 +47,7 @@ def test_many_streams_that_do_not_end_are_too_much():
 
 def test_streams_with_next_to_nothing_on_them_count_too():
     it = inflow(max_window_bytes=10 * STREAM_BYTES, window_bytes=2**22)
-    reasons = [it.receive(stream_id, 1, fin=False, now=0.0) for stream_id in range(11)]
+    reasons = [it.receive(stream_id, 1, fin=False) for stream_id in range(11)]
 
     assert reasons[:10] == [None] * 10
     assert reasons[10] is not None
@@ -46,9 +56,9 @@ def test_streams_with_next_to_nothing_on_them_count_too():
 def test_more_octets_a_second_than_allowed_are_too_much():
     it = inflow(max_rate=500)
 
-    assert it.receive(1, 400, fin=False, now=0.0) is None
-    assert "500 octets a second" in it.receive(1, 400, fin=False, now=0.1)
-    assert it.receive(1, 400, fin=False, now=5.0) is None
+    assert it.admit(400, now=0.0) is None
+    assert "500 octets a second" in it.admit(400, now=0.1)
+    assert it.admit(400, now=5.0) is None
 
 
 # All connections together.
@@ -69,7 +79,7 @@ def shared():
 
 def open_streams(it, count, first=0):
     for stream_id in range(first, first + count):
-        assert it.receive(stream_id, 1, fin=False, now=0.0) is None
+        assert it.receive(stream_id, 1, fin=False) is None
 
 
 def test_of_the_address_that_has_most_the_connection_that_has_most_goes(shared):
@@ -109,6 +119,6 @@ def test_streams_that_end_leave_room_for_others(shared):
         for it in (one, other):
             open_streams(it, 5)
             for stream_id in range(5):
-                it.receive(stream_id, 0, fin=True, now=0.0)
+                it.receive(stream_id, 0, fin=True)
 
     assert (closed, budget.size_bytes) == ([], 0)

@@ -240,6 +240,11 @@ class DataStream:
             RemoteProtocolError: A record breaks a rule.
         """
         self.last_progress = now = self._context.now
+        size = len(data)
+        if size < self._missing:
+            # The middle of a large payload, which is most of what comes.
+            self._keep(memoryview(data))
+            return
         offset = 0
         if self._missing:
             offset = self._continue(data, 0)
@@ -315,7 +320,10 @@ class DataStream:
             self._note_beginning()
             return self._continue(data, offset)
         self._began_at = None
-        end = self._hold(min(offset + length, len(data)) - offset) + offset
+        end = min(offset + length, len(data))
+        self._missing -= end - offset
+        if self._missing:
+            self._count(end - offset)
         records = self._records
         self._context.events.append(
             ObjectBegun(
@@ -331,28 +339,31 @@ class DataStream:
 
     def _continue(self, data: bytes | memoryview, offset: int) -> int:
         """Take the next part of the begun payload; return where it ends."""
-        end = self._hold(min(self._missing, len(data) - offset)) + offset
+        end = min(offset + self._missing, len(data))
         part = memoryview(data)[offset:end]
+        if len(part) < self._missing:
+            self._keep(part)
+            return end
+        self._missing = 0
+        self._release()
         if self._is_taken:
-            if part:
-                request_id = self.request.request_id
-                self._context.events.append(ObjectPayload(request_id, self._stream_id, part))
-        elif self._missing:
-            self._parts.add(part)
+            request_id = self.request.request_id
+            self._context.events.append(ObjectPayload(request_id, self._stream_id, part))
         else:
             payload = b"".join((*self._parts, part))
             self._parts.clear()
             self._emit_object(payload)
         return end
 
-    def _hold(self, size_bytes: int) -> int:
-        """Count the next octets of the begun payload, until it is whole; return their number."""
-        self._missing -= size_bytes
-        if not self._missing:
-            self._release()
-            return size_bytes
-        self._count(size_bytes)
-        return size_bytes
+    def _keep(self, part: memoryview) -> None:
+        """Take the next part of the begun payload, which is not the last one."""
+        self._count(len(part))
+        self._missing -= len(part)
+        if not self._is_taken:
+            self._parts.add(part)
+        elif part:
+            request_id = self.request.request_id
+            self._context.events.append(ObjectPayload(request_id, self._stream_id, part))
 
     def _keep_head(self, head: bytes) -> None:
         """Keep a record that is not whole, before any of its payload."""
@@ -366,9 +377,11 @@ class DataStream:
         Raises:
             StreamError: They are too many.
         """
-        if not self._make_room(self, size_bytes):
-            raise StreamError(StreamResetCode.EXCESSIVE_LOAD, self._stream_id)
         context = self._context
+        held = context.partial_bytes + size_bytes
+        has_room = held <= context.limits.max_partial_bytes and context.partial.has_room(size_bytes)
+        if not (has_room or self._make_room(self, size_bytes)):
+            raise StreamError(StreamResetCode.EXCESSIVE_LOAD, self._stream_id)
         context.partial_bytes += size_bytes
         self._holding.add(size_bytes, now=context.now)
 

@@ -87,14 +87,15 @@ class PartialShare:
     Attributes:
         size_bytes: Octets that it holds.
         moments: The sum of the times at which they came, in monotonic seconds.
+        budget: What bounds it together with others.
     """
 
-    __slots__ = ("_budget", "_give_up", "moments", "size_bytes")
+    __slots__ = ("_give_up", "budget", "moments", "size_bytes")
 
     def __init__(self) -> None:
         self.size_bytes = 0
         self.moments = 0.0
-        self._budget = PartialBudget()
+        self.budget = PartialBudget()
         self._give_up: Callable[[int, float], None] = _keep_all
 
     def __repr__(self) -> str:
@@ -107,14 +108,14 @@ class PartialShare:
             budget: The bound.
             give_up: Called with octets and the time: ends streams until as much is free.
         """
-        self._budget = budget
+        self.budget = budget
         self._give_up = give_up
         budget.join(self)
 
     def leave(self) -> None:
         """Be bounded alone: the session is over."""
-        self._budget.leave(self)
-        self._budget = PartialBudget()
+        self.budget.leave(self)
+        self.budget = PartialBudget()
         self._give_up = _keep_all
 
     def cost(self, now: float) -> float:
@@ -123,7 +124,7 @@ class PartialShare:
 
     def make_room(self, size_bytes: int, *, now: float) -> bool:
         """Tell whether so many octets more may be held, once others have given way."""
-        budget = self._budget
+        budget = self.budget
         while not budget.has_room(size_bytes):
             if not budget.relieve(self, size_bytes, now=now):
                 return False
@@ -133,15 +134,20 @@ class PartialShare:
         """End streams until so many octets are free, or all."""
         self._give_up(size_bytes, now)
 
-    def count(self, size_bytes: int, moments: float) -> None:
-        """Count octets that are held now, or with negative numbers no longer."""
-        self.size_bytes += size_bytes
-        self.moments = self.moments + moments if self.size_bytes else 0.0
-        self._budget.size_bytes += size_bytes
+    def has_room(self, size_bytes: int) -> bool:
+        """Tell whether so many octets more may be held as things are."""
+        budget = self.budget
+        return budget.size_bytes + size_bytes <= budget.capacity_bytes
+
+    def release(self, size_bytes: int, moments: float) -> None:
+        """Count octets that are held no longer."""
+        self.size_bytes -= size_bytes
+        self.moments = self.moments - moments if self.size_bytes else 0.0
+        self.budget.size_bytes -= size_bytes
 
     def note_given_up(self) -> None:
         """Count a stream that gave way."""
-        self._budget.streams_given_up += 1
+        self.budget.streams_given_up += 1
 
 
 class Holding:
@@ -163,14 +169,16 @@ class Holding:
 
     def add(self, size_bytes: int, *, now: float) -> None:
         """Hold so many octets more."""
-        moments = size_bytes * now
+        moments, share = size_bytes * now, self._share
         self.size_bytes += size_bytes
         self._moments += moments
-        self._share.count(size_bytes, moments)
+        share.size_bytes += size_bytes
+        share.moments += moments
+        share.budget.size_bytes += size_bytes
 
     def release(self) -> None:
         """Hold nothing any more."""
-        self._share.count(-self.size_bytes, -self._moments)
+        self._share.release(self.size_bytes, self._moments)
         self.size_bytes = 0
         self._moments = 0.0
 

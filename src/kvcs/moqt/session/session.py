@@ -98,7 +98,13 @@ class Session(SendingSession):
         now: float,
     ) -> None:
         """Take bytes of a stream; `data` may be kept and must not change afterwards."""
-        self._receive(now, partial(self._arrivals.receive, StreamId(stream_id), data, fin=fin))
+        if self._closed:
+            return
+        self._context.now = now
+        try:
+            self._arrivals.receive(StreamId(stream_id), data, fin=fin)
+        except RemoteProtocolError as error:
+            self._fail(error)
 
     def receive_reset(self, stream_id: int, code: int, *, now: float) -> None:
         """Take RESET_STREAM."""
@@ -129,6 +135,11 @@ class Session(SendingSession):
         """Return the pending actions, to be done in order."""
         actions, self._context.actions = self._context.actions, []
         return actions
+
+    @property
+    def has_events(self) -> bool:
+        """Whether events are pending."""
+        return bool(self._context.events)
 
     def take_events(self) -> list[Event]:
         """Return the pending events, in the order in which they happened."""
@@ -505,16 +516,20 @@ class Session(SendingSession):
             raise LocalProtocolError("a request before `start`")
 
     def _receive(self, now: float, step: Callable[[], None]) -> None:
-        """Take one input; the only place where a fault of the peer is caught."""
+        """Take one input, and catch a fault of the peer in it."""
         if self._closed:
             return
         self._context.now = now
         try:
             step()
         except RemoteProtocolError as error:
-            self._context.actions = [CloseSession(error.code, error.reason)]
-            self._context.events.clear()
-            self._end(error)
+            self._fail(error)
+
+    def _fail(self, error: RemoteProtocolError) -> None:
+        """End the session of a peer that broke a rule; nothing else that is pending is done."""
+        self._context.actions = [CloseSession(error.code, error.reason)]
+        self._context.events.clear()
+        self._end(error)
 
     def _end(self, error: KvcsError) -> None:
         self._closed = True
