@@ -273,10 +273,14 @@ class UpstreamSubscription:
         return self._streams.has_ended(group_id)
 
     def _receive(self, event: Event, now: float) -> None:
+        # Nearly all are of this kind.
+        if isinstance(event, ObjectReceived):
+            self._receive_data(event, now)
+            return
         match event:
             case SubgroupOpened():
                 self._streams.open(event.stream_id, event.header)
-            case ObjectReceived() | ObjectBegun() | ObjectPayload() | DatagramReceived():
+            case ObjectBegun() | ObjectPayload() | DatagramReceived():
                 self._receive_data(event, now)
             case StreamFinished() | StreamAborted():
                 self._receive_end(event, now)

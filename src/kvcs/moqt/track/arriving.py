@@ -120,9 +120,13 @@ class Arriving:
 
 
 class Arrivals:
-    """The Objects of one Track that have begun, by Location."""
+    """The Objects of one Track that have begun.
 
-    __slots__ = ("_by_location", "_in_subgroup", "_on_change")
+    Attributes:
+        by_location: Those Objects, by Group ID and Object ID.
+    """
+
+    __slots__ = ("_in_subgroup", "_on_change", "by_location")
 
     def __init__(self, on_change: Callable[[Object], None]) -> None:
         """Have none.
@@ -131,19 +135,19 @@ class Arrivals:
             on_change: Called with an Object, without its payload, of which more is here, or that
                 is lost.
         """
-        self._by_location: dict[tuple[int, int], Arriving] = {}
+        self.by_location: dict[tuple[int, int], Arriving] = {}
         self._in_subgroup: Counter[tuple[int, int | None]] = Counter()
         self._on_change = on_change
 
     def __len__(self) -> int:
-        return len(self._by_location)
+        return len(self.by_location)
 
     def __repr__(self) -> str:
         return f"<Arrivals {len(self)}>"
 
     def at(self, group_id: int, object_id: int) -> Arriving | None:
         """Return the Object at a Location that has begun."""
-        return self._by_location.get((group_id, object_id))
+        return self.by_location.get((group_id, object_id))
 
     def has_any_in(self, group_id: int, subgroup_id: int | None) -> bool:
         """Tell whether an Object of a Subgroup has begun."""
@@ -152,8 +156,8 @@ class Arrivals:
     def begin(self, arriving: Arriving) -> None:
         """Note an Object that nobody had before; a second copy of it is not noted."""
         obj = arriving.obj
-        if (obj.group_id, obj.object_id) not in self._by_location:
-            self._by_location[obj.group_id, obj.object_id] = arriving
+        if (obj.group_id, obj.object_id) not in self.by_location:
+            self.by_location[obj.group_id, obj.object_id] = arriving
             self._in_subgroup[obj.group_id, obj.subgroup_id] += 1
 
     def grew(self, arriving: Arriving) -> None:
@@ -168,7 +172,7 @@ class Arrivals:
         if not self._is_noted(arriving):
             return
         obj = arriving.obj
-        del self._by_location[obj.group_id, obj.object_id]
+        del self.by_location[obj.group_id, obj.object_id]
         subgroup = obj.group_id, obj.subgroup_id
         self._in_subgroup[subgroup] -= 1
         if not self._in_subgroup[subgroup]:

@@ -138,11 +138,12 @@ class TrackContents:
 
     def held(self, group_id: int, object_id: int, *, now: float) -> Object | None:
         """Return the Object, status Objects included, unless it is gone or has expired."""
-        entry = self._index.find(group_id, object_id)
+        record = self._index.records.get(group_id)
+        entry = None if record is None else record.entries.get(object_id)
         if entry is None:
             return None
-        since = self._expired_before(now)
-        return entry[0] if since is None or entry[1] > since else None
+        lifetime = self.lifetime
+        return entry[0] if lifetime is None or entry[1] > now - lifetime else None
 
     def received_at(self, group_id: int, object_id: int) -> float | None:
         """Return when a held Object was received."""

@@ -15,24 +15,20 @@ __all__ = ("CursorQueue",)
 
 
 class CursorQueue:
-    """Cursors of one subscription that have something to do, and those that wait."""
+    """Cursors of one subscription that have something to do, and those that wait.
 
-    __slots__ = ("_parked", "_queue")
+    Attributes:
+        queued: Those that have, a heap by their keys.
+    """
+
+    __slots__ = ("_parked", "queued")
 
     def __init__(self) -> None:
-        self._queue: list[tuple[tuple[int, int, int], Cursor]] = []
+        self.queued: list[tuple[tuple[int, int, int], Cursor]] = []
         self._parked: set[Cursor] = set()
 
-    def __len__(self) -> int:
-        return len(self._queue)
-
     def __repr__(self) -> str:
-        return f"<CursorQueue {len(self._queue)} queued, {len(self._parked)} parked>"
-
-    @property
-    def first(self) -> Cursor:
-        """The cursor that is most urgent; there must be one."""
-        return self._queue[0][1]
+        return f"<CursorQueue {len(self.queued)} queued, {len(self._parked)} parked>"
 
     @property
     def has_parked(self) -> bool:
@@ -41,7 +37,7 @@ class CursorQueue:
 
     def first_with_stream(self) -> Cursor | None:
         """Return the most urgent cursor that has an open stream."""
-        entries = [entry for entry in self._queue if entry[1].stream_id is not None]
+        entries = [entry for entry in self.queued if entry[1].stream_id is not None]
         return min(entries)[1] if entries else None
 
     def add(self, cursor: Cursor) -> bool:
@@ -49,17 +45,17 @@ class CursorQueue:
         if cursor.queued or cursor in self._parked:
             return False
         cursor.queued = True
-        heappush(self._queue, (cursor.key, cursor))
+        heappush(self.queued, (cursor.key, cursor))
         return True
 
     def remove(self, cursor: Cursor) -> None:
         """Take a cursor that is queued out of the queue."""
         cursor.queued = False
-        if self._queue[0][1] is cursor:
-            heappop(self._queue)
+        if self.queued[0][1] is cursor:
+            heappop(self.queued)
         else:
-            self._queue.remove((cursor.key, cursor))
-            heapify(self._queue)
+            self.queued.remove((cursor.key, cursor))
+            heapify(self.queued)
 
     def park(self, cursor: Cursor) -> None:
         """Let a cursor that is queued wait."""
@@ -82,7 +78,7 @@ class CursorQueue:
 
     def clear(self) -> None:
         """Forget all cursors."""
-        for _, cursor in self._queue:
+        for _, cursor in self.queued:
             cursor.queued = False
-        self._queue.clear()
+        self.queued.clear()
         self._parked.clear()

@@ -14,8 +14,6 @@ __all__ = ("EarlyObject", "arriving_at", "begins_in")
 
 def arriving_at(store: TrackStore, group_id: int, object_id: int) -> Arriving | None:
     """Return the Object at a Location that has begun, unless it is held from elsewhere."""
-    if not len(store.arrivals):
-        return None
     arriving = store.arrivals.at(group_id, object_id)
     is_held = arriving is not None and store.received_at(group_id, object_id) is not None
     return None if is_held else arriving

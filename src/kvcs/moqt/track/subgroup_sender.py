@@ -85,7 +85,9 @@ class SubgroupSender:
 
     def serve(self, cursor: Cursor, session: Session, now: float) -> int:
         """Send the next Object of a cursor, or the next part of one that is on its way."""
-        early = cursor.early or self._begin_early(cursor, session, now)
+        early = cursor.early
+        if early is None and self._store.arrivals.by_location:
+            early = self._begin_early(cursor, session, now)
         if early is None:
             return self._serve_held(cursor, session, now)
         if cursor.stream_id != early.stream_id or early.is_over(self._store):
@@ -99,12 +101,22 @@ class SubgroupSender:
         return size_bytes
 
     def _serve_held(self, cursor: Cursor, session: Session, now: float) -> int:
-        """Send the next Object that is whole; take the cursor from the queue if there is none."""
-        seen_at = self._seen_at(now)
+        """Send the next Object that is whole."""
+        store = self._store
+        seen_at = now if store.lifetime is None else self._seen_at(now)
         adjacent = self._adjacent(cursor, seen_at)
         if adjacent is not None:
             cursor.last_id = adjacent.object_id
+            subgroup = cursor.subgroup
+            is_last = adjacent.object_id == subgroup.largest_id and subgroup.final_object_id is None
+            if is_last and not store.arrivals.by_location:
+                # Nothing follows, and nothing is known to: the next change queues it again.
+                self._queue.remove(cursor)
             return self._send(cursor, adjacent, session, now)
+        return self._decide(cursor, session, now, seen_at)
+
+    def _decide(self, cursor: Cursor, session: Session, now: float, seen_at: float) -> int:
+        """See what the next Object needs; take the cursor from the queue if there is none."""
         object_id = cursor.next_id()
         if self._misses(cursor, object_id, seen_at):
             return 0
@@ -185,9 +197,9 @@ class SubgroupSender:
         Mostly that is so; where anything is to be decided this returns None.
         """
         subgroup = cursor.subgroup
-        if cursor.stream_id is None or cursor.is_stray or cursor.has_late:
+        if cursor.stream_id is None or cursor.is_stray or cursor.timeouts is not NO_TIMEOUTS:
             return None
-        if cursor.timeouts is not NO_TIMEOUTS:
+        if cursor.backlog or cursor.late_seen < len(subgroup.late):
             return None
         group_id, object_id = subgroup.group_id, cursor.last_id + 1
         obj = self._store.held(group_id, object_id, now=now)
@@ -202,7 +214,9 @@ class SubgroupSender:
         subgroups = self._subgroups
         terms = subgroups.terms
         end = terms.location_range.end
-        return is_inside(obj.group_id, obj.object_id, subgroups.start, end) and terms.admits(obj)
+        if terms.range_filters and not terms.admits(obj):
+            return False
+        return is_inside(obj.group_id, obj.object_id, subgroups.start, end)
 
     def _continues(self, cursor: Cursor, obj: Object, now: float) -> bool:
         """Tell whether the open stream may carry `obj` next (Section 7.5)."""

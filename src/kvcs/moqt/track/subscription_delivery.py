@@ -125,7 +125,8 @@ class SubscriptionDelivery:
 
     def rank(self) -> Rank:
         """Return the rank of the next Object."""
-        publisher_priority = self._queue.first.key[0] if self._queue else 255
+        queued = self._queue.queued
+        publisher_priority = queued[0][0][0] if queued else 255
         return self.terms.subscriber_priority, publisher_priority, 1
 
     def needs(self, group_id: int) -> bool:
@@ -208,9 +209,13 @@ class SubscriptionDelivery:
             return 0
         if self._sender.began_at is None:
             self._sender.began_at = now
+        queued = self._queue.queued
         self._streams.reset_cut(session, now=now)
-        while self._queue:
-            cursor = self._choose(session, now)
+        while queued:
+            # Mostly the first one has its stream.
+            cursor = queued[0][1]
+            if cursor.stream_id is None:
+                cursor = self._choose(session, now)
             self.awaits_transport = cursor is None
             if cursor is None:
                 return 0
@@ -254,14 +259,13 @@ class SubscriptionDelivery:
     # Whose turn it is.
 
     def _choose(self, session: Session, now: float) -> Cursor | None:
-        """Return the cursor to serve: the first one that may have an open stream.
+        """Return the cursor to serve where the first one has no stream, which it may need.
 
         None if all streams are taken, and none of them may be given up yet.
         """
-        first = self._queue.first
-        has_stream = first.stream_id is not None or first.is_datagram
+        first = self._queue.queued[0][1]
         # What is on its way takes no stream from others.
-        if has_stream or self._streams.has_room or first.next_id() is None:
+        if first.is_datagram or self._streams.has_room or first.next_id() is None:
             return first
         with_stream = self._queue.first_with_stream()
         if with_stream is not None:

@@ -101,6 +101,8 @@ class Properties:
 
     def find(self, number: int) -> int | bytes | None:
         """Return the value of the first property with Type `number`, or None."""
+        if not self.raw:
+            return None
         for known, value in chain(self.pairs, self.immutable_pairs):
             if known == number:
                 return value
