@@ -2,11 +2,15 @@
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
+import select
 import signal
 import socket
+import struct
 import subprocess
+import termios
 import threading
 import time
 import urllib.error
@@ -68,6 +72,27 @@ def local(certificate_directory):
     """What starts a relay on free ports of this machine."""
     ports = ("--port", 0, "--admin-port", 0)
     return ("relay", "run", "--json", *ports, "--dev-cert", certificate_directory)
+
+
+def test_top_ends_on_a_terminal_that_nobody_reads(everywhere):
+    ours, theirs = os.openpty()
+    # More than a terminal keeps.
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 300, 300, 0, 0))
+    command = [*KVCS, "top", "--admin-url", everywhere["admin"], "--interval", "100ms"]
+    child = subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env={**ENVIRONMENT, "TERM": "xterm"}
+    )
+    os.close(theirs)
+    with child:
+        try:
+            # The first picture begins; then nobody reads any more.
+            assert select.select([ours], [], [], 20)[0]
+            time.sleep(1.5)
+            child.send_signal(signal.SIGINT)
+            assert child.wait(timeout=15) == 0
+        finally:
+            child.kill()
+            os.close(ours)
 
 
 @pytest.mark.skipif(bool(reason := missing_rights()), reason=reason or "none")

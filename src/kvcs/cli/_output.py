@@ -6,15 +6,17 @@ Files and peers put their own words into it: what could act on a terminal is sho
 import json
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import IO, Any, Final, cast
 
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress import Progress
 from rich.table import Table
 
+from kvcs.cli._terminal import Terminal
 from kvcs.cli._text import printable
 
 __all__ = ("JsonFormatter", "Output", "TextFormatter", "format_bytes", "rounded")
@@ -65,6 +67,8 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+# How often a picture on the whole terminal is drawn, in a second.
+_REFRESHES: Final = 4
 # Columns that a table may have.
 _WIDEST: Final = 1000
 
@@ -136,7 +140,22 @@ class Output:
         """Return a progress display that draws only where a person can see it."""
         return Progress(*columns, console=self._err, disable=not self.interactive, transient=True)
 
-    @property
-    def console(self) -> Console:
-        """The console of standard error, for live displays."""
-        return self._err
+    @contextmanager
+    def screen(self, draw: Callable[[], RenderableType]) -> Generator[None]:
+        """Draw a picture again and again on the whole terminal of standard error, until the end.
+
+        A terminal that takes nothing holds nobody up. Nothing else may be written meanwhile.
+        """
+        with ExitStack() as stack:
+            console = self._err
+            # What is no terminal is written to as any other file.
+            with suppress(OSError, ValueError):
+                terminal = stack.enter_context(Terminal(console.file.fileno()))
+                console = Console(
+                    file=cast("IO[str]", terminal), no_color=console.no_color, highlight=False
+                )
+            live = Live(
+                get_renderable=draw, console=console, screen=True, refresh_per_second=_REFRESHES
+            )
+            stack.enter_context(live)
+            yield

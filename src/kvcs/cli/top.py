@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import click
 from rich.console import Group, RenderableType
-from rich.live import Live
 from rich.text import Text
 
 from kvcs.admin import NamespaceStatus, Status
@@ -123,9 +122,7 @@ async def _watch(output: Output, client: AdminClient, interval: float) -> None:
 
 
 def _screen(output: Output, view: _View) -> contextlib.AbstractContextManager[object]:
-    if output.as_json:
-        return contextlib.nullcontext()
-    return Live(get_renderable=view.draw, console=output.console, screen=True, refresh_per_second=4)
+    return contextlib.nullcontext() if output.as_json else output.screen(view.draw)
 
 
 def _look(client: AdminClient) -> tuple[Status, NamespaceStatus | None]:
