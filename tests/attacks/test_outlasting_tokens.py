@@ -9,6 +9,7 @@ from tests.attacks.guarded import NAMESPACE, OTHER_SCOPE, SCOPE, TRACK, Guarded,
 from tests.unit.relay.world import BLOCKS, World, whole
 
 from kvcs.c4m import Role
+from kvcs.errors import PublishDoneCode
 from kvcs.moqt.session import events as ev
 from kvcs.moqt.session.actions import SendStream
 from kvcs.moqt.wire.parameters import Parameters
@@ -122,21 +123,79 @@ def test_a_fetch_that_is_not_answered_is_for_what_does_not_exist_then(outlasting
     )
 
 
-def test_a_fetch_ends_with_the_token_of_the_publish_that_it_was_sent_for():
-    guarded = Guarded()
-    liar, consumer = guarded.stranger, guarded.world.client()
-    liar.add_groups(0, 1, track=OWN)
-    token, largest = guarded.token(Role.PRODUCER, 5.0), liar.store(OWN).largest
+def push(guarded, track=OWN, ttl=5.0):
+    """Publish a Track to the relay, without announcing its namespace."""
+    liar = guarded.stranger
+    liar.add_groups(0, 1, track=track)
+    token, largest = guarded.token(Role.PRODUCER, ttl), liar.store(track).largest
     parameters = Parameters(authorization_tokens=(token,), largest_object=largest)
-    request_id = liar.send(liar.session.publish, OWN, parameters)
-    liar.responder.serve_publish(request_id, liar.store(OWN), parameters, now=guarded.world.now)
-    liar.silent = {ev.FetchReceived}
-    guarded.ask("fetch", guarded.token(Role.CONSUMER), namespace=NAME, client=consumer)
-    (asked,) = liar.asked(ev.FetchReceived)
+    request_id = liar.send(liar.session.publish, track, parameters)
+    liar.responder.serve_publish(request_id, liar.store(track), parameters, now=guarded.world.now)
+    guarded.world.settle()
+    return request_id
 
+
+def asked_of(guarded):
+    """Have a FETCH be under way at who published; return that FETCH."""
+    guarded.stranger.silent = {ev.FetchReceived}
+    consumer = guarded.world.client()
+    guarded.ask("fetch", guarded.token(Role.CONSUMER), namespace=NAME, client=consumer)
+    (asked,) = guarded.stranger.asked(ev.FetchReceived)
+    return asked.request_id
+
+
+def done(guarded, request_id):
+    guarded.stranger.session.publish_done(
+        request_id, PublishDoneCode.TRACK_ENDED, now=guarded.world.now
+    )
+    guarded.world.settle()
+
+
+PUBLISH_ENDS = {
+    "not": lambda *_: None,
+    "with PUBLISH_DONE": done,
+    "by a reset": lambda guarded, request_id: guarded.stranger.send(
+        guarded.stranger.session.cancel, request_id
+    ),
+}
+
+
+@pytest.mark.parametrize("end", PUBLISH_ENDS.values(), ids=PUBLISH_ENDS)
+def test_a_fetch_ends_with_the_token_of_the_publish_that_it_was_sent_for(end):
+    guarded = Guarded()
+    liar, published = guarded.stranger, push(guarded)
+    request_id = asked_of(guarded)
+
+    end(guarded, published)
+    guarded.world.pass_time(4.0)
+    assert not liar.of(request_id, ev.RequestCancelled)
+    guarded.world.pass_time(1.5)
+
+    assert liar.of(request_id, ev.RequestCancelled)
+    assert liar.peer.withdrawn == {}
+
+
+def test_a_fetch_goes_by_the_token_of_its_own_track():
+    guarded = Guarded()
+    liar, published = guarded.stranger, push(guarded)
+    request_id = asked_of(guarded)
+    done(guarded, published)
+
+    other = FullTrackName(NAME, b"another")
+    done(guarded, push(guarded, other, ttl=100.0))
+    liar.peer.presented = ()
     guarded.world.pass_time(5.5)
 
-    assert liar.of(asked.request_id, ev.RequestCancelled)
+    assert liar.of(request_id, ev.RequestCancelled)
+
+
+def test_what_nobody_fetches_is_not_remembered_when_its_publish_ends():
+    guarded = Guarded()
+    for number in range(20):
+        done(guarded, push(guarded, FullTrackName(NAME, b"%d" % number)))
+
+    assert guarded.stranger.peer.withdrawn == {}
+    assert not guarded.stranger.peer.granted
 
 
 def test_a_publisher_that_announces_again_with_a_new_token_goes_on(outlasting):

@@ -39,7 +39,7 @@ from kvcs.moqt.track.subscription_delivery import SubscriptionDelivery
 from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay.admission import Admission, NamespaceRequest, TrackRequest
 from kvcs.relay.ancestry import RELAY_ID_BYTES
-from kvcs.relay.auth import Authorize
+from kvcs.relay.auth import Access, Authorize
 from kvcs.relay.cache import Cache
 from kvcs.relay.circle import SECRET_BYTES
 from kvcs.relay.complete import CompleteTracks, Tier
@@ -457,6 +457,10 @@ class RelayCore:
         return not track.demand.is_idle or self.discovery.is_wanted(
             track.name, event.properties, except_for=peer.id
         )
+
+    def publish_ended(self, peer: Peer, access: Access, *, now: float) -> None:
+        """Note that a PUBLISH of a peer is over that was allowed by `access`."""
+        self.admission.review.withdrawn(peer, access, now=now)
 
     def track_forgotten(self, name: FullTrackName) -> None:
         """Remove a Track of which nothing is held, once whoever looks at it now is done."""

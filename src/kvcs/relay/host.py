@@ -9,6 +9,7 @@ from kvcs.errors import (
 from kvcs.moqt.session.actions import RequestId
 from kvcs.moqt.track.fetch_delivery import FetchDelivery
 from kvcs.names import FullTrackName, TrackNamespace
+from kvcs.relay.auth import Access
 from kvcs.relay.cache import Cache
 from kvcs.relay.config import RelayLimits
 from kvcs.relay.disk.tier import DiskTier
@@ -68,6 +69,10 @@ class Host(Protocol):
 
     def refuse(self, peer: Peer, request_id: RequestId, refusal: Refusal, *, now: float) -> None:
         """Answer a request with REQUEST_ERROR."""
+        ...
+
+    def publish_ended(self, peer: Peer, access: Access, *, now: float) -> None:
+        """Note that a PUBLISH of a peer is over that was allowed by `access`."""
         ...
 
     def track_forgotten(self, name: FullTrackName) -> None:

@@ -12,7 +12,7 @@ from kvcs.moqt.track.delivery import Delivery
 from kvcs.moqt.track.outbox import Outbox
 from kvcs.moqt.track.responder import TrackResponder
 from kvcs.moqt.wire.token import Token
-from kvcs.names import TrackNamespace
+from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay.ancestry import Ancestry
 from kvcs.relay.asker_shares import AskerShares, Stay
 from kvcs.relay.auth import Access
@@ -93,8 +93,8 @@ class Peer:
         tokens: Authorization tokens of the peer's SETUP.
         presented: Tokens of the latest request or update that was granted by some.
         granted: What each of its requests that is followed was decided by.
-        withdrawn: What namespaces were announced by that it took back, while something from
-            there is received.
+        withdrawn: What namespaces were announced by that it took back, and Tracks published by
+            of which it ended the PUBLISH, while something from there is received.
         published: The PUBLISHes of ours that it asked for by prefix and that are not over.
         is_parent: This relay dialled it, to ask it for what it lacks.
         ancestry: Where the peer stands in a tree of relays; None if it is no relay, or does
@@ -160,7 +160,7 @@ class Peer:
         self.tokens: tuple[Token, ...] = ()
         self.presented: tuple[Token, ...] = ()
         self.granted = Grants()
-        self.withdrawn: dict[TrackNamespace, Access] = {}
+        self.withdrawn: dict[TrackNamespace | FullTrackName, Access] = {}
         self.published: set[RequestId] = set()
         self.is_parent = is_parent
         self.ancestry: Ancestry | None = None

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from kvcs.errors import PublishDoneCode, RequestErrorCode, StreamResetCode
 from kvcs.moqt.session.actions import RequestId
 from kvcs.moqt.session.events import RequestCancelled
-from kvcs.names import TrackNamespace
+from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay.auth import Access, AccessAction, Decision, Grant, RefusalReasons
 from kvcs.relay.grants import GRID, slot_of
 from kvcs.relay.journal import Journal
@@ -98,7 +98,7 @@ class Review:
             self._host.schedule(due, self._look)
 
     def withdrawn(self, peer: Peer, access: Access, *, now: float) -> None:
-        """Note that a publisher has taken back a namespace that it had announced by `access`."""
+        """Note that a publisher has taken back what it had announced or published by `access`."""
         if not peer.is_parent and not peer.session.is_closed:
             self._keep_withdrawn(peer, access, access.until, now)
 
@@ -107,8 +107,8 @@ class Review:
         for peer in tuple(self._host.peers()):
             for request_id, access in tuple(peer.granted.items()):
                 peer.granted[request_id] = replace(access, until=now)
-            for namespace, access in tuple(peer.withdrawn.items()):
-                peer.withdrawn[namespace] = replace(access, until=now)
+            for name, access in tuple(peer.withdrawn.items()):
+                peer.withdrawn[name] = replace(access, until=now)
         self._decide(lambda peer: tuple(peer.granted), now)
 
     def _look(self, now: float) -> None:
@@ -145,12 +145,12 @@ class Review:
         self._host.schedule(now, self._look)
 
     def _decide_withdrawn(self, peer: Peer, now: float) -> None:
-        for namespace, access in tuple(peer.withdrawn.items()):
+        for name, access in tuple(peer.withdrawn.items()):
             if access.until is not None and access.until > now:
                 self.expect(access.until)
                 continue
-            del peer.withdrawn[namespace]
-            if not self._outlasting(peer, namespace):
+            del peer.withdrawn[name]
+            if not self._outlasting(peer, access):
                 continue
             decision: Decision = RequestErrorCode.UNAUTHORIZED
             reasons = RefusalReasons()
@@ -172,22 +172,28 @@ class Review:
                 self._keep_withdrawn(peer, access, now + seconds, now)
             case code:
                 self._note_end(peer, access, Refusal(code, "", note=str(reasons)), now)
-                self._dismiss(peer, access.namespace, now)
+                for track in self._outlasting(peer, access):
+                    track.supply.dismiss(peer, now=now)
+                peer.wake()
 
     def _keep_withdrawn(self, peer: Peer, access: Access, until: float | None, now: float) -> None:
-        """Decide again what a namespace was announced by, if anything goes by it now."""
-        if self._outlasting(peer, access.namespace):
+        """Decide again what something was announced by, if anything goes by it now."""
+        if self._outlasting(peer, access):
             soon = now + _WITHDRAWN_INTERVAL
             until = soon if until is None else min(until, soon)
-            peer.withdrawn[access.namespace] = replace(access, until=until)
+            name = access.namespace
+            kept = name if access.track_name is None else FullTrackName(name, access.track_name)
+            peer.withdrawn[kept] = replace(access, until=until)
             self.expect(until)
 
-    def _outlasting(self, peer: Peer, namespace: TrackNamespace) -> list[Track]:
-        """Return the Tracks of a namespace that a peer sends and does not announce."""
+    def _outlasting(self, peer: Peer, access: Access) -> list[Track]:
+        """Return the Tracks of what was announced by `access` that a peer sends by nothing else."""
         return [
             track
-            for track in self._host.tracks_below(namespace)
-            if track.supply.uses(peer) and peer not in self._host.publishers(track.name.namespace)
+            for track in self._host.tracks_below(access.namespace)
+            if access.track_name in (None, track.name.name)
+            and track.supply.uses(peer)
+            and peer not in self._host.publishers(track.name.namespace)
         ]
 
     def _dismiss(self, peer: Peer, namespace: TrackNamespace, now: float) -> None:

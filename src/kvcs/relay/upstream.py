@@ -46,6 +46,7 @@ from kvcs.moqt.wire.parameters import NO_PARAMETERS, Parameters
 from kvcs.moqt.wire.properties import Properties
 from kvcs.names import Location
 from kvcs.relay.asker_shares import Stay
+from kvcs.relay.auth import Access
 from kvcs.relay.object_sink import ObjectSink
 from kvcs.relay.peer import Peer
 from kvcs.relay.upstream_streams import UpstreamStreams
@@ -118,6 +119,10 @@ class SubscriptionSink(Protocol):
 
     def subscription_closing(self, subscription: "UpstreamSubscription", *, now: float) -> None:
         """Note that a publisher opens no more streams on a subscription."""
+        ...
+
+    def publish_ended(self, peer: Peer, access: Access, *, now: float) -> None:
+        """Note that a PUBLISH is over that was allowed by `access`, before its subscription is."""
         ...
 
     def subscription_ended(
@@ -252,7 +257,7 @@ class UpstreamSubscription:
         """Unsubscribe; nothing more is heard of it."""
         self.state = UpstreamState.DONE
         self._streams.clear()
-        self.peer.forget(self.request_id)
+        self._forget(now)
         session = self.peer.session
         if session.is_active(self.request_id):
             end = session.revoke if self.pushed else session.cancel
@@ -379,5 +384,12 @@ class UpstreamSubscription:
     def _end(self, now: float, *, is_whole: bool) -> None:
         self.state = UpstreamState.DONE
         self._streams.clear()
-        self.peer.forget(self.request_id)
+        self._forget(now)
         self._sink.subscription_ended(self, self._status, is_whole=is_whole, now=now)
+
+    def _forget(self, now: float) -> None:
+        """Follow the request no longer; what else the publisher sends went by its PUBLISH."""
+        access = self.peer.granted.get(self.request_id) if self.pushed else None
+        self.peer.forget(self.request_id)
+        if access is not None:
+            self._sink.publish_ended(self.peer, access, now=now)

@@ -18,6 +18,7 @@ from kvcs.moqt.session.events import PublishReceived, RequestRejected
 from kvcs.moqt.wire.properties import Properties
 from kvcs.names import Location
 from kvcs.relay.asker_shares import Stay
+from kvcs.relay.auth import Access
 from kvcs.relay.ends import Ends
 from kvcs.relay.host import Host, SupplyListener
 from kvcs.relay.intake import Intake
@@ -342,6 +343,10 @@ class UpstreamSubscriptions:
     def subscription_closing(self, subscription: UpstreamSubscription, *, now: float) -> None:
         """Note that a publisher opens no more streams on a subscription."""
         self._supply.ends.close_join_group(subscription, now=now)
+
+    def publish_ended(self, peer: Peer, access: Access, *, now: float) -> None:
+        """Note that a PUBLISH is over that was allowed by `access`, before its subscription is."""
+        self._host.schedule(now, lambda now: self._host.publish_ended(peer, access, now=now))
 
     def subscription_ended(
         self, subscription: UpstreamSubscription, code: int, *, is_whole: bool, now: float
