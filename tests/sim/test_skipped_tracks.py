@@ -53,7 +53,7 @@ async def scenario(*, comes_first):
         Relay(RelayConfig(tls=TLS, authorize=allow_all), transport=network),
         connect(URL, transport=network) as publisher,
         connect(
-            URL, ConnectConfig(transport=TransportConfig(max_bidi_streams=2)), transport=network
+            URL, ConnectConfig(transport=TransportConfig(max_bidi_streams=5)), transport=network
         ) as connection,
     ):
         subscriber = Subscriber(connection) if comes_first else None

@@ -89,8 +89,8 @@ class RelayLimits:
         max_prefixes_per_session: SUBSCRIBE_NAMESPACEs, and as many SUBSCRIBE_TRACKS, of
             one session; a consumer probes at most 32 prefixes at once.
         max_published_tracks: Tracks that are published at a time to one session by its
-            SUBSCRIBE_TRACKS, and fewer where it lets fewer streams begin, an eighth of which is
-            left for other requests; the others are told of with PUBLISH_SKIPPED, and can be
+            SUBSCRIBE_TRACKS, and fewer than half of the streams that it lets begin, a quarter of
+            them where it is a relay; the others are told of with PUBLISH_SKIPPED, and can be
             subscribed to one by one.
         max_tracks: Tracks with any state. Each counts 9 KiB, its name and its Properties towards
             `RelayConfig.cache_bytes`, which may be full before.

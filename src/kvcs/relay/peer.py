@@ -27,9 +27,10 @@ type Listener = Callable[[Event, float], None]
 
 # Of the streams that a peer lets the relay open, one in so many is left for other requests.
 _RESERVED_SHARE: Final = 8
-# And one in so many for announcements, which last. The library gives a peer more streams only once
-# half of those that it gave have ended: with half of them announced, nothing could be asked.
-_ANNOUNCED_SHARE: Final = 4
+# The library gives a peer more streams only once half of those that it gave have ended: with half
+# of them taken by what lasts, nothing could be asked. So PUBLISHes take less than half, and where
+# a relay asks, they and announcements one in so many each.
+_LASTING_SHARE: Final = 4
 # A relay closes a session with far more requests than it takes of one. Each client here is
 # bounded, and all of them together are not. So of what a relay that is as this one takes, one part
 # in so many is for questions, and one for what is offered.
@@ -236,10 +237,12 @@ class Peer:
     @property
     def takes_publish(self) -> bool:
         """Whether another Track may be published to this peer by its wish for a prefix."""
-        most = self._link.max_request_streams
-        free = most - self.session.open_request_streams
-        has_stream = free > most // _RESERVED_SHARE
-        return self.is_available and has_stream and len(self.published) < self._max_published
+        streams = self._link.max_request_streams
+        free = streams - self.session.open_request_streams
+        has_stream = free > streams // _RESERVED_SHARE
+        lasting = streams // _LASTING_SHARE if self.is_relay else (streams - 1) // 2
+        most = min(self._max_published, max(1, lasting))
+        return self.is_available and has_stream and len(self.published) < most
 
     @property
     def deliveries(self) -> Collection[Delivery]:
@@ -254,7 +257,7 @@ class Peer:
     @property
     def max_announced(self) -> int:
         """PUBLISH_NAMESPACEs that it may have from the relay at a time: each holds a stream."""
-        return self._link.max_request_streams // _ANNOUNCED_SHARE
+        return self._link.max_request_streams // _LASTING_SHARE
 
     def may_serve(self, asker: "Peer | None") -> bool:
         """Tell whether this peer may be asked for what `asker` wants.

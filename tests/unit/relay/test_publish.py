@@ -1,4 +1,5 @@
 import pytest
+from tests.unit.relay.kin import Parent
 from tests.unit.relay.world import BLOCKS, NAMESPACE, TRACK, block, whole
 
 from kvcs.errors import PublishDoneCode, RequestErrorCode
@@ -239,9 +240,9 @@ def v_track(number):
     return FullTrackName(NAMESPACE, b"v.raw.s%d" % number)
 
 
-@pytest.mark.parametrize("streams", [4, 1024])
+@pytest.mark.parametrize("streams", [9, 1024])
 def test_what_exceeds_streams_or_limit_is_skipped_and_not_published_later(make_world, streams):
-    world = make_world(max_published_tracks=1024 if streams == 4 else 4)
+    world = make_world(max_published_tracks=1024 if streams == 9 else 4)
     publisher, consumer = world.client(), world.client()
     consumer.link.max_request_streams = streams
     for number in range(8):
@@ -273,6 +274,19 @@ def test_what_exceeds_streams_or_limit_is_skipped_and_not_published_later(make_w
     later = consumer.asked(ev.PublishReceived)[4:]
     assert [offer.track for offer in later] == [v_track(7), v_track(8)]
     assert len(consumer.of(request_id, ev.PublishSkippedReceived)) == 3
+
+
+def test_a_parent_gets_a_quarter_of_its_streams_for_tracks_since_it_is_asked_too(world):
+    parent, publisher = Parent(world), world.client()
+    parent.link.max_request_streams = 15
+    for number in range(8):
+        push(publisher, v_track(number))
+
+    request_id = parent.send(parent.session.subscribe_tracks, SCOPE)
+
+    offers = parent.asked(ev.PublishReceived)
+    assert [offer.track for offer in offers] == [v_track(number) for number in range(3)]
+    assert len(parent.of(request_id, ev.PublishSkippedReceived)) == 5
 
 
 def test_track_that_was_skipped_is_published_when_it_is_published_again(make_world):
