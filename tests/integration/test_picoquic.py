@@ -414,7 +414,7 @@ async def test_certificate_and_key_that_do_not_fit_are_refused(network):
         private_key_file=str(network.certificate.private_key_file),
     )
 
-    with pytest.raises(ConfigError, match="tls: expected PEM files"):
+    with pytest.raises(ConfigError, match="tls: expected a PEM certificate and the unenc"):
         await network.factory.listen(
             Address("127.0.0.1", 0), print, alpn="test", tls=tls, config=TransportConfig()
         )

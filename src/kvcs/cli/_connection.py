@@ -1,7 +1,6 @@
 """From the options of a command to the configuration of a connection."""
 
 import os
-import ssl
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -12,6 +11,7 @@ from kvcs.cli._tokens import find_tokens, following_tokens
 from kvcs.endpoint.connect import ConnectConfig
 from kvcs.errors import ConfigError
 from kvcs.moqt.wire.token import Token
+from kvcs.transport.certificates import authorities_fault
 from kvcs.transport.interface import ClientTls, TransportConfig
 
 __all__ = ("connect_config", "renewing")
@@ -40,14 +40,9 @@ def connect_config(relay: RelaySettings) -> ConnectConfig:
 
 def _check_authority(path: Path | None) -> None:
     """Refuse a file without certificates under the name that the person has for it."""
-    if path is None:
-        return
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
-    except OSError as error:
-        reason = "no certificate in it" if isinstance(error, ssl.SSLError) else error.strerror
-        got = f"{path}: {reason}"
-        raise ConfigError(_AUTHORITY_FLAG, "a PEM file with certificates", got) from error
+    fault = None if path is None else authorities_fault(path)
+    if fault is not None:
+        raise ConfigError(_AUTHORITY_FLAG, "a PEM file with certificates", f"{path}: {fault}")
 
 
 def renewing(

@@ -7,7 +7,6 @@ port is free is seen only when it is opened, since a relay may run with these ve
 import os
 import re
 import socket
-import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -18,6 +17,7 @@ from kvcs.cli.relay.authorization import policy
 from kvcs.cli.relay.reader import WrongSettings, examine
 from kvcs.cli.relay.schema import Authorization, Cache, Disk, Settings, changed
 from kvcs.errors import ConfigError
+from kvcs.transport.certificates import authorities_fault, pair_fault
 from kvcs.transport.interface import is_loopback
 
 __all__ = ("check", "faults_of_file", "is_host")
@@ -132,14 +132,10 @@ def _pair_errors(certificate: Path, private_key: Path) -> Iterator[ConfigError]:
     if unreadable:
         yield from unreadable
         return
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        # An empty password, or the library would ask for one on the terminal.
-        context.load_cert_chain(certificate, private_key, password="")
-    except OSError as error:
+    fault = pair_fault(certificate, private_key)
+    if fault is not None:
         expected = "a PEM certificate and the unencrypted key that belongs to it"
-        reason = getattr(error, "reason", None) or error.strerror
-        yield ConfigError("tls.certificate", expected, f"{certificate} and {private_key}: {reason}")
+        yield ConfigError("tls.certificate", expected, f"{certificate} and {private_key}: {fault}")
 
 
 def _authority_errors(settings: Settings) -> Iterator[ConfigError]:
@@ -150,11 +146,9 @@ def _authority_errors(settings: Settings) -> Iterator[ConfigError]:
     if unreadable:
         yield from unreadable
         return
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
-    except OSError:
-        got = f"{path}: no certificate in it"
-        yield ConfigError("upstream_ca", "a PEM file with certificates", got)
+    fault = authorities_fault(path)
+    if fault is not None:
+        yield ConfigError("upstream_ca", "a PEM file with certificates", f"{path}: {fault}")
 
 
 def _memory_errors(settings: Settings) -> Iterator[ConfigError]:

@@ -18,6 +18,7 @@ from kvcs.errors import (
     DraftRefused,
     TransportError,
 )
+from kvcs.transport.certificates import authorities_fault, pair_fault
 from kvcs.transport.interface import (
     Address,
     ClientTls,
@@ -131,11 +132,10 @@ def _client_configuration(
     quic_config.server_name = tls.server_name or address.host
     quic_config.verify_mode = ssl.CERT_REQUIRED if tls.verify else ssl.CERT_NONE
     if tls.ca_file is not None:
-        try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(tls.ca_file)
-        except OSError as error:
-            got = f"{tls.ca_file} ({error.strerror or 'no certificate in it'})"
-            raise ConfigError("ca_file", "a PEM file with certificates", got) from error
+        fault = authorities_fault(tls.ca_file)
+        if fault is not None:
+            got = f"{tls.ca_file}: {fault}"
+            raise ConfigError("ca_file", "a PEM file with certificates", got)
         quic_config.load_verify_locations(tls.ca_file)
     return quic_config
 
@@ -176,12 +176,11 @@ def _free_port(address: Address) -> int:
 
 def _check_certificate(tls: ServerTls) -> None:
     """Refuse what the library would take and then fail each handshake with."""
-    try:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(tls.certificate_file, tls.private_key_file)
-    except OSError as error:
-        got = f"{tls.certificate_file} and {tls.private_key_file} ({error.strerror})"
-        raise ConfigError("tls", "PEM files of a certificate and its key", got) from error
+    fault = pair_fault(tls.certificate_file, tls.private_key_file)
+    if fault is not None:
+        got = f"{tls.certificate_file} and {tls.private_key_file}: {fault}"
+        expected = "a PEM certificate and the unencrypted key that belongs to it"
+        raise ConfigError("tls", expected, got)
 
 
 def _handshake_failure(code: int, address: Address, tls: ClientTls) -> ConnectFailed:
