@@ -49,6 +49,13 @@ class ClientQuic(QuicConnection):
             self.closed_by_application = True
         super()._handle_raw_event(*ev)
 
+    def take(self) -> list[QuicEvent]:
+        """Take one batch: bytes of streams go to `on_data`, everything else is returned."""
+        self._drain_and_convert()
+        events = list(self._events)
+        self._events.clear()
+        return events
+
 
 class ClientContext:
     """A context with one outgoing connection."""
@@ -72,7 +79,7 @@ class ClientContext:
         quic, before = self._quic, -1
         while self._taken_bytes < WAKE_BYTES and quic.events_routed != before:
             before = quic.events_routed
-            while (event := quic.next_event()) is not None:
+            for event in quic.take():
                 self._take(event)
         taken, self._taken_bytes = self._taken_bytes, 0
         self.transport.deliver()

@@ -13,10 +13,11 @@ from aiopquic.quic.events import (
     DatagramFrameReceived,
     QuicEvent,
     StopSendingReceived,
+    StreamDataReceived,
 )
 from aiopquic.quic.events import StreamReset as StreamResetReceived
 
-from kvcs.transport.interface import Datagram, StopSending, StreamReset, TransportEvent
+from kvcs.transport.interface import Datagram, StopSending, StreamData, StreamReset, TransportEvent
 from kvcs.transport.quic_transport import QuicTransport
 
 __all__ = (
@@ -30,6 +31,7 @@ __all__ = (
     "ServerConnection",
     "quic_error",
     "receive_event",
+    "translate",
 )
 
 #: Most bytes taken in one wake, so that the loop gets its turn.
@@ -154,9 +156,11 @@ class ServerConnection(LibraryConnection):
         return super()._taken(call)
 
 
-def _translate(event: QuicEvent) -> TransportEvent | None:
-    """Translate an event that is neither bytes of a stream nor an end."""
+def translate(event: QuicEvent) -> TransportEvent | None:
+    """Return an event in our terms; None for the beginning and the end of a connection."""
     match event:
+        case StreamDataReceived():
+            return StreamData(event.stream_id, event.data, event.end_stream)
         case StreamResetReceived():
             return StreamReset(event.stream_id, event.error_code)
         case StopSendingReceived():
@@ -171,7 +175,7 @@ def receive_event(transport: QuicTransport, event: QuicEvent, *, by_application:
     """Give an event to a transport."""
     if isinstance(event, ConnectionTerminated):
         _receive_close(transport, event.error_code, by_application=by_application)
-    elif (translated := _translate(event)) is not None:
+    elif (translated := translate(event)) is not None:
         transport.receive(translated)
 
 

@@ -11,7 +11,14 @@ from aiopquic.quic.configuration import QuicConfiguration
 from aiopquic.quic.connection import QuicConnection, QuicEngine
 from aiopquic.quic.events import HandshakeCompleted, QuicEvent
 
-from kvcs.transport.interface import Address, Listener, StreamData, Transport, TransportConfig
+from kvcs.transport.interface import (
+    Address,
+    Listener,
+    StreamData,
+    Transport,
+    TransportConfig,
+    TransportEvent,
+)
 from kvcs.transport.picoquic.library import (
     APPLICATION_CLOSE,
     CONNECTION,
@@ -20,6 +27,7 @@ from kvcs.transport.picoquic.library import (
     WAKE_BYTES,
     ServerConnection,
     receive_event,
+    translate,
 )
 from kvcs.transport.pump import Pump
 from kvcs.transport.quic_transport import QuicTransport
@@ -85,7 +93,7 @@ class _ServerPeer:
         quic: The connection.
         transport: Its transport, once it is accepted.
         address: The client's host and port, once the handshake is done.
-        early: Bytes that came before it was accepted.
+        early: What came before it was accepted.
     """
 
     def __init__(
@@ -94,7 +102,7 @@ class _ServerPeer:
         self.quic = quic
         self.transport: QuicTransport | None = None
         self.address: tuple[str, int] | None = None
-        self.early: list[StreamData] = []
+        self.early: list[TransportEvent] = []
         self._take = take
 
     def _process_events(self) -> None:
@@ -180,7 +188,7 @@ class PicoquicListener(Listener):
         return any(transport.waits for transport in self._peers)
 
     def _take_data(self, peer: _ServerPeer, event: StreamData) -> None:
-        """Note bytes of a stream; nothing else about the same stream was taken before."""
+        """Note bytes of a stream; all that may have come before of it is a STOP_SENDING."""
         self._taken_bytes += len(event.data)
         transport = peer.transport
         if transport is None:
@@ -190,6 +198,9 @@ class PicoquicListener(Listener):
             transport.receive(event)
 
     def _take(self, peer: _ServerPeer, event: QuicEvent) -> None:
+        if peer.transport is None and (early := translate(event)) is not None:
+            peer.early.append(early)
+            return
         by_application = self._engine.event_type == APPLICATION_CLOSE
         self._events.append((peer, event, by_application))
 
@@ -215,7 +226,8 @@ class PicoquicListener(Listener):
         peer.transport = transport
         early, peer.early = peer.early, []
         for event in early:
-            self._take_data(peer, event)
+            transport.receive(event)
+        self._ready[transport] = None
         self._peers[transport] = peer
         self._on_transport(transport)
 
