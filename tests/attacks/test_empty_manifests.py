@@ -10,7 +10,9 @@ from dataclasses import replace
 import pytest
 from tests.attacks.liar import Copy, Liar, LiveLiar, retrieve
 
+from kvcs.client.manifest_track import ManifestTrack
 from kvcs.errors import (
+    LocalProtocolError,
     ManifestError,
     PublishDoneCode,
     RequestTimedOut,
@@ -89,6 +91,20 @@ def test_a_session_that_ends_is_the_reason():
 
     assert isinstance(outcome.error, TransportError)
     assert 1 <= outcome.seconds < 2
+
+
+def test_an_error_while_the_first_segment_is_waited_for_comes_as_it_is(monkeypatch):
+    async def leave(_):
+        await asyncio.sleep(1.0)
+        raise LocalProtocolError("the peer asked this session to leave")
+
+    monkeypatch.setattr(ManifestTrack, "follow", leave)
+    liar = Liar(emptied(all_versions=True)).lying(ev.SubscribeReceived, running, (MANIFEST,))
+
+    outcome = run(retrieve(liar, timeout=TIMEOUT))
+
+    assert isinstance(outcome.error, LocalProtocolError)
+    assert outcome.seconds < 2
 
 
 def test_a_publication_that_runs_is_waited_for_until_the_deadline():

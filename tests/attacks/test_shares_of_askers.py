@@ -1,4 +1,4 @@
-"""One client of a relay that asks for all it may, so that nothing is left to ask for others.
+"""Clients of a relay that ask for all they may, so that nothing is left to ask for others.
 
 A relay asks its parent for all its clients on one session, in which so many requests can be open.
 The transport lets no more begin until some have ended.
@@ -13,7 +13,7 @@ from tests.attacks.actors import publish_all
 from tests.attacks.liar import DESCRIPTOR, LAYERS, SCOPE_KEY, TOKENS, is_genuine
 from tests.sim.forest import A, C, relay, settled, url
 from tests.unit.relay.kin import Parent
-from tests.unit.relay.world import World, block
+from tests.unit.relay.world import TRACK, World, block
 
 from kvcs.client import Consumer, Publisher
 from kvcs.endpoint.connect import connect
@@ -23,7 +23,8 @@ from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.parameters import Parameters
 from kvcs.names import FullTrackName, TrackNamespace
 from kvcs.relay.asker_shares import LEAST_ASKED
-from kvcs.relay.turns import MAX_WAIT
+from kvcs.relay.turns import MAX_WAIT, Turns
+from kvcs.relay.waiting import Waiting
 from kvcs.testing import MemoryNetwork, run
 from kvcs.transport.interface import TransportConfig
 
@@ -31,6 +32,8 @@ from kvcs.transport.interface import TransportConfig
 STREAMS = 128
 ALL = LocationFilter.absolute_start(0, 0)
 GREEDY = 200
+#: What one client may have of requests that stand, while nobody else has any.
+SHARE = STREAMS * 3 // 16
 GROUPS, TRACKS = 160, 65
 
 
@@ -54,15 +57,15 @@ REQUESTS = {
 }
 
 
-def ask_for_all(client, requests):
+def ask_for_all(client, requests, numbers):
     for request in requests:
-        for number in range(GREEDY):
+        for number in numbers:
             request(client.session, number, client.now)
     client.wake()
 
 
-async def retrieved_beside(requests):
-    """Retrieve through two relays while another client asks for all that it may.
+async def retrieved_beside(requests, *, sessions=1, each=GREEDY):
+    """Retrieve through two relays while other sessions ask for all that they may.
 
     Returns:
         The layers, and the seconds that discovery and retrieval took.
@@ -79,9 +82,10 @@ async def retrieved_beside(requests):
         await settled(child)
         publisher = Publisher(await connection(A), scope_key=SCOPE_KEY, descriptor=DESCRIPTOR)
         publishing = asyncio.ensure_future(publish_all(publisher, 0.05, linger=300.0))
-        greedy = await connection(C)
-        greedy.listen(lambda _: None)
-        ask_for_all(greedy, requests)
+        for first in range(0, sessions * each, each):
+            greedy = await connection(C)
+            greedy.listen(lambda _: None)
+            ask_for_all(greedy, requests, range(first, first + each))
         await asyncio.sleep(3.0)
         began = asyncio.get_running_loop().time()
         consumer = Consumer(await connection(C), scope_key=SCOPE_KEY, descriptor=DESCRIPTOR)
@@ -104,6 +108,14 @@ def test_who_asks_beside_one_that_asks_for_all_is_served_in_the_usual_time(kind)
 
     assert layers == LAYERS
     assert took < usual + 1.0
+
+
+@pytest.mark.parametrize("each", [LEAST_ASKED, 40])
+def test_many_sessions_that_wait_for_absent_tracks_leave_room_for_who_comes(each):
+    layers, took = run(retrieved_beside([absent], sessions=20, each=each))
+
+    assert layers == LAYERS
+    assert took < 5.0
 
 
 # What one client has of the streams, and when it is given back.
@@ -133,19 +145,100 @@ def added(parent, client, kind, numbers):
     return parent.link.session.open_request_streams - before
 
 
-@pytest.mark.parametrize("kind", REQUESTS)
-def test_one_client_has_a_quarter_of_the_streams_and_the_next_one_half_of_what_is_left(world, kind):
+@pytest.mark.parametrize("kind", ["namespaces", "tracks"])
+def test_one_client_has_a_share_and_the_next_one_half_of_what_is_left(world, kind):
     parent = small_parent(world)
-    clients = [world.client() for _ in range(20)]
+    clients = [world.client() for _ in range(8)]
 
     shares = [
-        added(parent, client, kind, range(GREEDY * number, GREEDY * (number + 1)))
+        added(parent, client, kind, range(40 * number, 40 * (number + 1)))
         for number, client in enumerate(clients)
     ]
 
-    assert STREAMS // 4 - 1 <= shares[0] <= STREAMS // 4
-    assert STREAMS // 8 - 1 <= shares[1] <= STREAMS // 8
-    assert shares[2:] == [LEAST_ASKED] * 18
+    assert SHARE - 1 <= shares[0] <= SHARE
+    assert SHARE // 2 - 1 <= shares[1] <= SHARE // 2
+    assert shares[2] == LEAST_ASKED
+    assert sum(shares) == STREAMS * 7 // 16
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_many_sessions_leave_streams_for_what_is_answered_at_once(world, kind):
+    parent, number = small_parent(world), 0
+    for _ in range(20):
+        client = world.client()
+        ask(client, kind, *range(number, number + 12))
+        number += 12
+    assert parent.link.session.open_request_streams < STREAMS // 2
+
+    world.client().fetch(ALL, track=track(number))
+
+    assert track(number) in {event.track for event in parent.asked(ev.FetchReceived)}
+
+
+# SUBSCRIBEs that wait for a publisher.
+
+
+def full_parent(world):
+    """A parent at which nobody may wait for a publisher any more; who asks it tells no more."""
+    parent, number = small_parent(world), GREEDY
+    for _ in range(8):
+        ask(world.client(), "subscribe", *range(number, number + LEAST_ASKED))
+        number += LEAST_ASKED
+    waiting = [e for e in parent.asked(ev.SubscribeReceived) if e.parameters.rendezvous_timeout_ms]
+    assert len(waiting) == STREAMS // 4
+    for event in parent.active(ev.SubscribeReceived):
+        if event not in waiting:
+            parent.send(parent.session.reject, event.request_id, RequestErrorCode.DOES_NOT_EXIST)
+    parent.silent.clear()
+    return parent
+
+
+def asked_for(parent, name):
+    return [event for event in parent.asked(ev.SubscribeReceived) if event.track == name]
+
+
+def test_track_for_which_nobody_above_waits_is_asked_for_until_it_is_there(world):
+    parent, client = full_parent(world), world.client()
+    request_id = client.subscribe(Parameters(rendezvous_timeout_ms=60_000))
+    (hasty,) = asked_for(parent, TRACK)
+    assert hasty.parameters.rendezvous_timeout_ms is None
+    assert not client.of(request_id)
+
+    parent.add(block(0, 0))
+    for _ in range(5):
+        world.pass_time(1.0)
+
+    assert isinstance(client.of(request_id)[0], ev.SubscribeAccepted)
+    world.pass_time(10.0)
+    assert len(asked_for(parent, TRACK)) == 2
+
+
+def test_track_that_nobody_publishes_is_asked_for_no_longer_than_somebody_waits(world):
+    parent, client = full_parent(world), world.client()
+    request_id = client.subscribe(Parameters(rendezvous_timeout_ms=7_000))
+
+    for _ in range(20):
+        world.pass_time(1.0)
+
+    assert client.rejection(request_id) is RequestErrorCode.TIMEOUT
+    assert 2 <= len(asked_for(parent, TRACK)) <= 4
+
+
+def test_who_waited_for_a_publisher_and_has_one_makes_room_for_others(world):
+    parent = full_parent(world)
+    (first, *_) = parent.active(ev.SubscribeReceived)
+    parent.store(first.track).add(block(0, 0), now=world.now)
+    parent.responder.answer_subscribe(first, parent.store(first.track), now=world.now)
+    world.settle()
+    client, name = world.client(), track(5000)
+
+    client.subscribe(Parameters(rendezvous_timeout_ms=60_000), track=name)
+
+    (asked,) = asked_for(parent, name)
+    assert asked.parameters.rendezvous_timeout_ms
+
+
+# What one client has is given back.
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
@@ -161,7 +254,7 @@ def test_share_of_a_client_that_has_left_is_free_again(world, kind):
 
 def test_prefixes_beyond_the_share_are_asked_for_once_others_have_ended(world):
     parent, client = small_parent(world), world.client()
-    requests = ask(client, "namespaces", *range(STREAMS // 4))
+    requests = ask(client, "namespaces", *range(SHARE))
     (late,) = ask(client, "namespaces", GREEDY)
     assert prefix(GREEDY) not in parent.prefixes()
     assert isinstance(client.of(late)[0], ev.RequestAccepted)
@@ -262,6 +355,54 @@ def test_request_beyond_the_share_waits_and_is_told_to_try_again_in_the_end(worl
     assert track(1000) in {event.track for event in parent.asked(ev.SubscribeReceived)}
 
 
+def test_fetch_does_not_wait_for_subscribes_of_its_client(world):
+    parent, client = small_parent(world), world.client()
+    ask(client, "subscribe", *range(GREEDY))
+    requests = [client.fetch(ALL, track=track(GREEDY + number)) for number in range(GREEDY)]
+    fetches = parent.asked(ev.FetchReceived)
+    assert not any(map(client.of, requests))
+
+    for event in fetches:
+        parent.send(parent.session.reject, event.request_id, RequestErrorCode.DOES_NOT_EXIST)
+    world.pass_time(0.5)
+
+    assert len(parent.asked(ev.FetchReceived)) == 2 * len(fetches)
+
+
+def test_subscribe_for_which_somebody_else_asked_keeps_no_turn(world):
+    small_parent(world)
+    client, other = world.client(), world.client()
+    (*_, late) = ask(client, "subscribe", *range(STREAMS // 4 + 1))
+    assert repr(world.core.turns) == "<Turns 1 waiting>"
+    other.subscribe(track=track(STREAMS // 4))
+
+    world.pass_time(0.5)
+
+    assert repr(world.core.turns) == "<Turns 0 waiting>"
+    assert not client.of(late)
+
+
+def test_fault_in_the_turn_of_one_request_leaves_the_others_theirs(world):
+    looks, went = [], []
+    turns = Turns(lambda _, look: looks.append(look))
+    for client, then in ((world.client(), None), (world.client(), lambda *_: went.append(1))):
+        event = ev.TrackStatusReceived(client.subscribe(), TRACK, Parameters())
+        rooms = iter([False])
+        assert turns.wait(
+            Waiting(client.peer, event),
+            lambda rooms=rooms: next(rooms, True),
+            then,
+            now=0.0,
+        )
+
+    with pytest.raises(TypeError):
+        looks.pop()(1.0)
+    looks.pop()(2.0)
+
+    assert went == [1]
+    assert not looks
+
+
 def test_requests_that_wait_are_forgotten_with_their_client(world):
     small_parent(world)
     client = world.client()
@@ -319,7 +460,7 @@ def test_large_retrieval_of_one_client_is_whole(world, streams):
             store.finish_subgroup(group_id, 0, end_of_group=True, now=world.now)
     requests = [client.subscribe(track=name) for name in tracks]
     asked = len(parent.active(ev.SubscribeReceived))
-    assert asked == (TRACKS if streams == 1024 else streams // 4)
+    assert asked == (TRACKS if streams == 1024 else SHARE)
     for _ in range(10):
         world.pass_time(1.0)
         for name in tracks:

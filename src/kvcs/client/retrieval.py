@@ -263,19 +263,32 @@ class Retrieval:
 
         if is_listed():
             return
+        errors: list[KvcsError] = []
+
+        def is_over() -> bool:
+            return track.is_final or bool(errors) or self._received.discarded is not None
+
         name = self._empty = track.source.name
         async with asyncio.TaskGroup() as group:
-            following = group.create_task(track.follow(), name="first segment")
-            await self._signal.until(
-                lambda: is_listed() or track.is_final or self._received.discarded is not None
-            )
+            following = group.create_task(self._follow(track, errors), name="first segment")
+            await self._signal.until(lambda: is_listed() or is_over())
             following.cancel()
+        if errors:
+            raise errors[0]
         if self._received.discarded is not None:
             raise self._received.discarded
         if not is_listed():
             error = None if track.request is None else track.request.error
             raise error or ManifestError(f"{_empty(name)}, and nothing more of it comes")
         self._empty = None
+
+    async def _follow(self, track: ManifestTrack, errors: list[KvcsError]) -> None:
+        """Follow a manifest; what goes wrong is told, or it would come back in a group."""
+        try:
+            await track.follow()
+        except KvcsError as error:
+            errors.append(error)
+            self._signal.set()
 
     def _take_manifest(self, track: ManifestTrack, manifest: Manifest) -> None:
         """Use a newer manifest; runs inside the event that brought it."""

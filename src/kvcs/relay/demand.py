@@ -58,6 +58,8 @@ __all__ = ("Demand",)
 _LAST_WORDS: Final = (RequestCancelled, RequestRejected, SessionClosed, SubscriberFinished)
 # A publisher that speaks more often is heard, and passed on together.
 _NOTIFY_INTERVAL: Final = 1.0
+# So often is asked whether there is a Track now for which nobody above waits.
+_ASK_AGAIN_INTERVAL: Final = 2.0
 _LEAVING: Final = Refusal(RequestErrorCode.GOING_AWAY, "this relay is going away")
 
 
@@ -85,6 +87,7 @@ class Demand:
         self._is_notifying = False
         self._notified_at = -math.inf
         self._origins: dict[FetchDelivery, set[Origin]] = {}
+        self._asks_again: set[PeerId] = set()
 
     def __repr__(self) -> str:
         waiting = len(self._subscribes) + len(self._questions)
@@ -417,6 +420,26 @@ class Demand:
             waiting.denied.add(peer)
         self._find_publishers(refusal, now)
 
+    def refused_in_haste(self, peer: Peer, *, now: float) -> None:
+        """Note that a publisher had no room to wait in for another one, and ask it again later."""
+        is_waited_for = any(waiting.is_refused for waiting in self._subscribes.values())
+        if is_waited_for and peer.id not in self._asks_again:
+            self._asks_again.add(peer.id)
+            self._host.schedule(now + _ASK_AGAIN_INTERVAL, partial(self._ask_again, peer))
+
+    def _ask_again(self, peer: Peer, now: float) -> None:
+        self._asks_again.discard(peer.id)
+        refused = [waiting for waiting in self._subscribes.values() if waiting.is_refused]
+        if not refused or not peer.is_available:
+            return
+        if not peer.takes_repetition(refused[0].peer, now=now):
+            self.refused_in_haste(peer, now=now)
+            return
+        for waiting in refused:
+            waiting.is_refused = False
+            waiting.denied.discard(peer)
+        self._find_publishers(NOT_FOUND, now)
+
     def _find_publishers(self, refusal: Refusal, now: float) -> None:
         """Subscribe for those who wait, or refuse them if there is nobody left to ask."""
         for route, waiting in tuple(self._subscribes.items()):
@@ -432,6 +455,7 @@ class Demand:
             rendezvous_ms=partial(self._rendezvous_ms, now),
             now=now,
         ):
+            self._host.turns.forget(route)
             return
         if self.supply.switchover.is_waiting:
             # A publisher is being waited for already.
@@ -450,8 +474,9 @@ class Demand:
 
     def _may_ask(self, waiting: Waiting[SubscribeReceived]) -> bool:
         """Tell whether others of its client are not all that is in the way of a SUBSCRIBE."""
-        publishers = self.supply.publishers
-        return not publishers.lack_room(waiting.peer, waiting.denied, Stay.STANDING)
+        supply, peer = self.supply, waiting.peer
+        lacks_room = supply.publishers.lack_room(peer, waiting.denied, Stay.STANDING)
+        return supply.upstream.is_running(peer) or not lacks_room
 
     def _take_turn(self, route: Route, now: float) -> None:
         waiting = self._subscribes.get(route)

@@ -109,6 +109,10 @@ class SupplyListener(Protocol):
         """Note that a publisher said that the Track went on, without sending Objects."""
         ...
 
+    def refused_in_haste(self, peer: Peer, *, now: float) -> None:
+        """Note that a publisher had no room to wait in for another one."""
+        ...
+
     def supply_refused(self, peer: Peer, refusal: Refusal, *, now: float) -> None:
         """Note that a publisher refused a subscription."""
         ...

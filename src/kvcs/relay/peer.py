@@ -108,6 +108,7 @@ class Peer:
         "_link",
         "_listeners",
         "_max_published",
+        "_max_questions",
         "address",
         "ancestry",
         "asked",
@@ -168,6 +169,7 @@ class Peer:
         self.told: frozenset[bytes] = frozenset()
         self._link = link
         self._max_published = limits.max_published_tracks
+        self._max_questions = burst
         self._listeners: dict[RequestId, Listener] = {}
 
     def __repr__(self) -> str:
@@ -200,6 +202,18 @@ class Peer:
         self.questions.admit(1, now=now)
         if asker is not None and self.is_relay:
             asker.asked.admit(1, now=now)
+
+    def takes_repetition(self, asker: "Peer", *, now: float) -> bool:
+        """Whether this peer may be asked again what it denied, with enough room for what is new.
+
+        Arguments as in `takes_question`.
+        """
+        if not self.is_relay:
+            return True
+        is_quiet = self.questions.level(now=now) <= self._max_questions / 2
+        has_rest = self.shares.has_rest(streams=self._link.max_request_streams)
+        may_ask = self.has_room_for(asker, Stay.STANDING) and self.takes_question(asker, now=now)
+        return is_quiet and has_rest and may_ask
 
     def takes_offer(self, *, now: float) -> bool:
         """Whether this peer may be told now that a Track is published, or skipped."""

@@ -2,7 +2,8 @@
 
 Theory of operation. Whoever cannot ask now, but may once other requests of its client or of others
 are over (`kvcs.relay.asker_shares`), leaves here what is to be done then. The requests of each
-client have their turns in the order in which they came, and clients do not wait for each other.
+client on one account have their turns in the order in which they came; neither clients nor accounts
+wait for each other.
 All are looked at a few times a second: the end of a request has no place of its own to tell of it.
 """
 
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from kvcs.moqt.session.events import SubscribeReceived
+from kvcs.relay.asker_shares import Stay
 from kvcs.relay.namespaces import PeerId, Route
 from kvcs.relay.waiting import Question, Waiting
 
@@ -32,7 +34,7 @@ class _Turn(NamedTuple):
 
 
 class Turns:
-    """The requests that wait, by the session that they came on."""
+    """The requests that wait, by the session that they came on and the account."""
 
     __slots__ = ("_is_looking", "_schedule", "_waiting")
 
@@ -43,7 +45,7 @@ class Turns:
             schedule: Calls its second argument with the time when its first one has passed.
         """
         self._schedule = schedule
-        self._waiting: dict[PeerId, dict[Route, _Turn]] = {}
+        self._waiting: dict[tuple[PeerId, Stay], dict[Route, _Turn]] = {}
         self._is_looking = False
 
     def __repr__(self) -> str:
@@ -75,18 +77,21 @@ class Turns:
         if now >= request.turn_until:
             return False
         route = request.peer.route(request.event.request_id)
+        is_subscribe = isinstance(request.event, SubscribeReceived)
+        stay = Stay.STANDING if is_subscribe else Stay.PASSING
         turn = _Turn(request.turn_until, may_go, then)
-        self._waiting.setdefault(route.peer, {}).setdefault(route, turn)
+        self._waiting.setdefault((route.peer, stay), {}).setdefault(route, turn)
         self._look_later(now)
         return True
 
     def forget(self, route: Route) -> None:
         """Have a request wait no longer; others are ignored."""
-        queue = self._waiting.get(route.peer)
-        if queue is not None:
-            queue.pop(route, None)
-            if not queue:
-                del self._waiting[route.peer]
+        for stay in (Stay.STANDING, Stay.PASSING):
+            queue = self._waiting.get((route.peer, stay))
+            if queue is not None:
+                queue.pop(route, None)
+                if not queue:
+                    del self._waiting[route.peer, stay]
 
     def _look_later(self, now: float) -> None:
         if self._waiting and not self._is_looking:
@@ -94,12 +99,15 @@ class Turns:
             self._schedule(now + _LOOK_INTERVAL, self._look)
 
     def _look(self, now: float) -> None:
-        """Let those go on that can, of each client as many as come before one that cannot."""
+        """Let those go on that can, of each queue as many as come before one that cannot."""
         self._is_looking = False
-        for peer_id in tuple(self._waiting):
-            for route, turn in tuple(self._waiting.get(peer_id, {}).items()):
-                if now < turn.until and not turn.may_go():
-                    break
-                self.forget(route)
-                turn.then(route, now)
-        self._look_later(now)
+        try:
+            for queue in tuple(self._waiting.values()):
+                for route, turn in tuple(queue.items()):
+                    if now < turn.until and not turn.may_go():
+                        break
+                    self.forget(route)
+                    turn.then(route, now)
+        finally:
+            # A fault in what belongs to one request leaves the others their turns.
+            self._look_later(now)

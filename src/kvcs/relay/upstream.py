@@ -168,6 +168,7 @@ class UpstreamSubscription:
         is_offered: A publisher sent PUBLISH for the Track, for this subscription or beside it.
         forward: Forward State that we asked for last.
         state: Where it stands.
+        is_hasty: The publisher was not asked to wait for another one, though subscribers do.
         live_from: First position that comes on this subscription; None while it is paused.
         was_established: It was Established, and may be Done now.
     """
@@ -177,7 +178,7 @@ class UpstreamSubscription:
     ) -> None:
         self.peer = peer
         self.request_id = request_id
-        self.pushed = self.is_offered = False
+        self.pushed = self.is_offered = self.is_hasty = False
         self.forward = forward
         self.state = UpstreamState.PENDING
         self.live_from: int | None = None
@@ -196,16 +197,19 @@ class UpstreamSubscription:
         """Send SUBSCRIBE to a publisher; raises LocalProtocolError if that is not possible now."""
         limited = None if wish.is_running else wish.asker
         peer.count_question(limited, Stay.STANDING, now=now)
+        may_wait = wish.rendezvous_ms > 0 and peer.has_room_for(limited, Stay.PENDING)
         parameters = Parameters(
             location_filter=_NEXT_OBJECT,
             forward=None if wish.forward else False,
-            rendezvous_timeout_ms=wish.rendezvous_ms or None,
+            rendezvous_timeout_ms=wish.rendezvous_ms if may_wait else None,
             new_group_request=wish.new_group,
         )
         request_id = peer.session.subscribe(sink.intake.name, parameters, now=now)
-        peer.charge(request_id, wish.asker, Stay.STANDING)
+        peer.charge(request_id, wish.asker, Stay.PENDING if may_wait else Stay.STANDING)
         peer.wake()
-        return cls(sink, peer, request_id, forward=wish.forward)
+        subscription = cls(sink, peer, request_id, forward=wish.forward)
+        subscription.is_hasty = wish.rendezvous_ms > 0 and not may_wait
+        return subscription
 
     @classmethod
     def published(
@@ -364,6 +368,7 @@ class UpstreamSubscription:
         self.was_established = True
         if self.state is UpstreamState.PENDING:
             self.state = UpstreamState.ESTABLISHED
+            self.peer.shares.establish(self.request_id)
         self._sink.intake.largest_advertised(largest)
         if self.forward and self.live_from is None:
             self.live_from = 0 if largest is None else to_position(largest) + 1

@@ -126,6 +126,10 @@ class UpstreamSubscriptions:
         """Tell whether an upstream subscription that may serve `asker` is Established."""
         return any(s.state is UpstreamState.ESTABLISHED for s in self._serving(asker))
 
+    def is_running(self, asker: Peer | None) -> bool:
+        """Tell whether there is an upstream subscription that may serve `asker`, or will be."""
+        return bool(self._serving(asker))
+
     def is_forwarding(self, asker: Peer | None) -> bool:
         """Tell whether Objects come as they are published, so that our Largest is current."""
         return any(s.is_forwarding for s in self._serving(asker))
@@ -306,6 +310,8 @@ class UpstreamSubscriptions:
         self._running.remove(subscription)
         self._moves.ended(subscription)
         self._refused(subscription, Refusal.of(rejection), now)
+        if subscription.is_hasty:
+            self._listener.refused_in_haste(subscription.peer, now=now)
 
     def subscription_resumed(self, *, now: float) -> None:
         """Note that a paused subscription forwards again."""
