@@ -107,6 +107,19 @@ def test_an_error_while_the_first_segment_is_waited_for_comes_as_it_is(monkeypat
     assert outcome.seconds < 2
 
 
+def test_an_error_while_a_publication_is_taken_ends_with_what_there_is(monkeypatch):
+    async def leave(_):
+        await asyncio.sleep(0.0)
+        raise LocalProtocolError("the peer asked this session to leave")
+
+    monkeypatch.setattr(ManifestTrack, "follow", leave)
+
+    outcome = run(retrieve(Liar(Copy.genuine()), timeout=TIMEOUT))
+
+    assert outcome.is_whole
+    assert outcome.seconds < 2
+
+
 def test_a_publication_that_runs_is_waited_for_until_the_deadline():
     copy = emptied(all_versions=True)
     liar = Liar(copy).lying(ev.SubscribeReceived, running, (MANIFEST,))

@@ -288,6 +288,7 @@ class Retrieval:
             await track.follow()
         except KvcsError as error:
             errors.append(error)
+            track.is_final = True
             self._signal.set()
 
     def _take_manifest(self, track: ManifestTrack, manifest: Manifest) -> None:
@@ -354,7 +355,8 @@ class Retrieval:
         self._given_up.clear()
         slots = FetchSlots(self._config.max_open_fetches, window=self._config.fetch_window)
         async with asyncio.TaskGroup() as group:
-            helpers = [group.create_task(manifest.follow(), name="manifest")]
+            errors: list[KvcsError] = []
+            helpers = [group.create_task(self._follow(manifest, errors), name="manifest")]
             if self._wish.idle_timeout is not None:
                 helpers.append(group.create_task(self._watch_idle(self._wish.idle_timeout)))
             tasks: list[asyncio.Task[None]] = []
@@ -374,6 +376,7 @@ class Retrieval:
                 await self._signal.until(lambda: self._is_over(manifest) or any(self._unstarted()))
             for task in (*helpers, *tasks):
                 task.cancel()
+        self._error = self._error or next(iter(errors), None)
 
     async def _bring(self, track: TrackRetrieval) -> None:
         await track.run()
