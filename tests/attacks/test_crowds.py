@@ -8,7 +8,7 @@ from kvcs.moqt.session import events as ev
 from kvcs.moqt.wire.parameters import Parameters
 from kvcs.relay.demand import Demand
 from kvcs.relay.questions import Questions
-from kvcs.relay.supply import Supply
+from kvcs.relay.upstream_subscriptions import UpstreamSubscriptions
 
 CROWD = 300
 PATIENT = Parameters(rendezvous_timeout_ms=5_000)
@@ -42,7 +42,7 @@ def world():
 
 
 def test_subscribers_that_wait_for_a_slow_publisher_are_looked_at_once(world, counted):
-    asked, looked = counted(Supply, "subscribe"), counted(Demand, "_rendezvous_ms")
+    asked, looked = counted(UpstreamSubscriptions, "subscribe"), counted(Demand, "_rendezvous_ms")
     consumers = [world.client() for _ in range(3)]
     requests = [
         (consumer, consumer.subscribe(WHOLE)) for consumer in consumers for _ in range(CROWD // 3)
@@ -59,7 +59,7 @@ def test_subscribers_that_wait_for_a_slow_publisher_are_looked_at_once(world, co
 
 def test_subscribers_that_wait_for_any_publisher_end_one_by_one(counted):
     world = World()
-    asked = counted(Supply, "subscribe")
+    asked = counted(UpstreamSubscriptions, "subscribe")
     consumer = world.client()
     requests = []
     for _ in range(CROWD):

@@ -125,13 +125,22 @@ async def received(monkeypatch, *events):
             [raw(READY), raw(DATA, 2, b"AA"), raw(RESET, 2, code=9)],
             [StreamData(2, b"AA"), StreamReset(2, 9)],
         ),
-        ([raw(READY), raw(STOP, 0, code=9)], [StopSending(0, 9)]),
+        (
+            [raw(READY), raw(STOP, 0, code=9), raw(RESET, 0, code=9), raw(DATA, 4, b"next")],
+            [StopSending(0, 9), StreamReset(0, 9), StreamData(4, b"next")],
+        ),
         (
             [raw(READY), raw(DATA, 2, b"last"), raw(CLOSE), raw(DATA, 2, b"late")],
             [StreamData(2, b"last")],
         ),
     ],
-    ids=["before the handshake", "reset before it", "reset", "stop sending", "after the end"],
+    ids=[
+        "before the handshake",
+        "reset before it",
+        "reset",
+        "asked anew",
+        "after the end",
+    ],
 )
 async def test_what_came_first_is_handed_on_first(monkeypatch, events, expected):
     assert await received(monkeypatch, *events) == [expected]
@@ -168,6 +177,20 @@ class BusyQuic(ClientQuic):
 
     def stop(self):
         os.close(self.descriptor)
+
+
+async def test_a_client_hears_of_streams_in_their_order():
+    quic, got = BusyQuic(), []
+    context = ClientContext(quic, Address("h", 1), TransportConfig())
+    context.transport.set_listener(got.extend, lambda: None)
+    quic._drain_and_convert = lambda: [
+        quic._handle_raw_event(*event) for event in (raw(RESET, 3, code=9), raw(DATA, 7, b"next"))
+    ]
+    quic.take()
+    context.transport.deliver()
+    context.stop()
+
+    assert got == [StreamReset(3, 9), StreamData(7, b"next")]
 
 
 async def test_no_more_is_taken_in_one_look_than_so_many_bytes():

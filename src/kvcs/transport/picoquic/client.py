@@ -17,7 +17,8 @@ from kvcs.transport.picoquic.library import (
     STREAM_FIN,
     WAKE_BYTES,
     LibraryConnection,
-    receive_event,
+    receive_end,
+    translate,
 )
 from kvcs.transport.pump import Pump
 from kvcs.transport.quic_transport import QuicTransport
@@ -31,12 +32,14 @@ class ClientQuic(QuicConnection):
     Attributes:
         closed_by_application: Whether the peer closed with a code of its own.
         on_data: Takes bytes of a stream: an event of the library's own for each piece costs more.
+        on_event: Takes everything else, in the same order.
         events_routed: Events so far.
     """
 
     closed_by_application = False
     events_routed = 0
     on_data: Callable[[StreamData], None]
+    on_event: Callable[[QuicEvent], None]
 
     def _handle_raw_event(self, *ev: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - always called by position
         self.events_routed += 1
@@ -48,13 +51,12 @@ class ClientQuic(QuicConnection):
         if evt_type == APPLICATION_CLOSE:
             self.closed_by_application = True
         super()._handle_raw_event(*ev)
+        while self._events:
+            self.on_event(self._events.popleft())
 
-    def take(self) -> list[QuicEvent]:
-        """Take one batch: bytes of streams go to `on_data`, everything else is returned."""
+    def take(self) -> None:
+        """Take one batch of events."""
         self._drain_and_convert()
-        events = list(self._events)
-        self._events.clear()
-        return events
 
 
 class ClientContext:
@@ -67,7 +69,7 @@ class ClientContext:
         self.transport = QuicTransport(
             LibraryConnection(quic), peer, config, wake=self._pump.wake, release=self.stop
         )
-        quic.on_data = self._take_data
+        quic.on_data, quic.on_event = self._take_data, self._take
         self.handshake: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
 
     def stop(self) -> None:
@@ -79,8 +81,7 @@ class ClientContext:
         quic, before = self._quic, -1
         while self._taken_bytes < WAKE_BYTES and quic.events_routed != before:
             before = quic.events_routed
-            for event in quic.take():
-                self._take(event)
+            quic.take()
         taken, self._taken_bytes = self._taken_bytes, 0
         self.transport.deliver()
         return taken, self.transport.move()
@@ -96,4 +97,9 @@ class ClientContext:
             elif isinstance(event, ConnectionTerminated):
                 self.handshake.set_result(event.error_code)
                 return
-        receive_event(self.transport, event, by_application=self._quic.closed_by_application)
+        translated = translate(event)
+        if translated is not None:
+            self.transport.receive(translated)
+        else:
+            by_application = self._quic.closed_by_application
+            receive_end(self.transport, event, by_application=by_application)

@@ -30,7 +30,7 @@ __all__ = (
     "LibraryConnection",
     "ServerConnection",
     "quic_error",
-    "receive_event",
+    "receive_end",
     "translate",
 )
 
@@ -171,12 +171,10 @@ def translate(event: QuicEvent) -> TransportEvent | None:
             return None
 
 
-def receive_event(transport: QuicTransport, event: QuicEvent, *, by_application: bool) -> None:
-    """Give an event to a transport."""
+def receive_end(transport: QuicTransport, event: QuicEvent, *, by_application: bool) -> None:
+    """Tell a transport of the end of its connection; other events are ignored."""
     if isinstance(event, ConnectionTerminated):
         _receive_close(transport, event.error_code, by_application=by_application)
-    elif (translated := translate(event)) is not None:
-        transport.receive(translated)
 
 
 def _receive_close(transport: QuicTransport, code: int, *, by_application: bool) -> None:

@@ -26,7 +26,7 @@ from kvcs.transport.picoquic.library import (
     STREAM_FIN,
     WAKE_BYTES,
     ServerConnection,
-    receive_event,
+    receive_end,
     translate,
 )
 from kvcs.transport.pump import Pump
@@ -136,7 +136,8 @@ class PicoquicListener(Listener):
         self._config = config
         self._on_transport = on_transport
         self._peers: dict[QuicTransport, _ServerPeer] = {}
-        # What was taken and not handed on: bytes by transport, and everything else in order.
+        # What was taken and not handed on: the transports that noted something, and beginnings and
+        # ends of connections.
         self._ready: dict[QuicTransport, None] = {}
         self._taken_bytes = 0
         self._events: list[tuple[_ServerPeer, QuicEvent, bool]] = []
@@ -188,8 +189,11 @@ class PicoquicListener(Listener):
         return any(transport.waits for transport in self._peers)
 
     def _take_data(self, peer: _ServerPeer, event: StreamData) -> None:
-        """Note bytes of a stream; all that may have come before of it is a STOP_SENDING."""
         self._taken_bytes += len(event.data)
+        self._note(peer, event)
+
+    def _note(self, peer: _ServerPeer, event: TransportEvent) -> None:
+        """Note an event after all that came before: also streams are kept in their order."""
         transport = peer.transport
         if transport is None:
             peer.early.append(event)
@@ -198,18 +202,19 @@ class PicoquicListener(Listener):
             transport.receive(event)
 
     def _take(self, peer: _ServerPeer, event: QuicEvent) -> None:
-        if peer.transport is None and (early := translate(event)) is not None:
-            peer.early.append(early)
-            return
-        by_application = self._engine.event_type == APPLICATION_CLOSE
-        self._events.append((peer, event, by_application))
+        translated = translate(event)
+        if translated is None:
+            by_application = self._engine.event_type == APPLICATION_CLOSE
+            self._events.append((peer, event, by_application))
+        else:
+            self._note(peer, translated)
 
     def _note_events(self) -> None:
-        """Give events other than bytes to their transports, which may end and begin here."""
+        """Let transports begin and end."""
         events, self._events = self._events, []
         for peer, event, by_application in events:
             if (transport := peer.transport) is not None:
-                receive_event(transport, event, by_application=by_application)
+                receive_end(transport, event, by_application=by_application)
                 self._ready[transport] = None
             elif isinstance(event, HandshakeCompleted):
                 self._accept(peer)
