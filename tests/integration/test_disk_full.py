@@ -86,6 +86,8 @@ def test_relay_on_a_full_disk_serves_from_memory_and_writes_again_when_there_is_
         full = until(lambda: (told := statistics())["disk_failures"] and told)
         again = exchange("6")
         enlarge(running, disk)
+        # What the second one had failed to write may have been refused a moment ago.
+        until(lambda: statistics()["disk_writable"])
         third = exchange("7")
         written = until(
             lambda: (told := statistics())["disk_complete_tracks"] >= 3 and told["disk_writable"]
