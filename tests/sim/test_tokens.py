@@ -198,17 +198,23 @@ def test_a_publisher_that_renews_too_late_is_announced_again(world):
     assert statistics.grants_ended["EXPIRED_AUTH_TOKEN"] >= 1
 
 
+async def published_before(here, stack):
+    """Publish through a relay that goes away; return the publisher's connection, which stays."""
+    async with relay(here.network, A, authorize=policy()):
+        came = publisher(here, A, tokens(Role.PRODUCER))
+        source, sending = await stack.enter_async_context(came)
+        publication = await stack.enter_async_context(source.publication(here.tokens))
+        await produce(here, publication)
+    return sending
+
+
 def test_a_publisher_that_comes_back_with_a_wrong_token_is_announced_with_the_next_one(
     world, caplog
 ):
     async def scenario():
         here = world()
         async with AsyncExitStack() as stack:
-            async with relay(here.network, A, authorize=policy()):
-                came = publisher(here, A, tokens(Role.PRODUCER))
-                source, sending = await stack.enter_async_context(came)
-                publication = await stack.enter_async_context(source.publication(here.tokens))
-                await produce(here, publication)
+            sending = await published_before(here, stack)
             sending.authorize(tokens(Role.CONSUMER))
             async with relay(here.network, A, authorize=policy()):
                 await asyncio.sleep(60)
@@ -229,11 +235,7 @@ def test_a_publisher_that_comes_back_and_is_renewed_while_it_is_asked_is_announc
     async def scenario():
         here = world()
         async with AsyncExitStack() as stack:
-            async with relay(here.network, A, authorize=policy()):
-                came = publisher(here, A, tokens(Role.PRODUCER))
-                source, sending = await stack.enter_async_context(came)
-                publication = await stack.enter_async_context(source.publication(here.tokens))
-                await produce(here, publication)
+            sending = await published_before(here, stack)
             sending.authorize(tokens(Role.CONSUMER))
             await asyncio.sleep(1)
             async with relay(here.network, A, authorize=policy()):
