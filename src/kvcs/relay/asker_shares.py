@@ -1,11 +1,11 @@
 """What each client has of the requests that a relay sends to another relay for all of them.
 
 Theory of operation. An `AskerShares` belongs to the session with one relay. Every request there
-that somebody here wanted is charged to the session that asked for it first, until it is over;
-when that one wants it no longer and others do, one of those is charged. There are three accounts:
-requests that stand until somebody ends them, as subscriptions and prefixes; those that pass by
-themselves, as FETCHes, so that who has subscribed to much can still fetch what it lacks; and
-SUBSCRIBEs that wait there for a publisher, which may be for nothing.
+that somebody here wanted is charged to the session that asked for it first, until it is over; of
+those that stand, when that one wants it no longer and others do, one of them is charged. There are
+three accounts: requests that stand until somebody ends them, as subscriptions and prefixes; those
+that pass by themselves, as FETCHes, so that who has subscribed to much can still fetch what it
+lacks; and SUBSCRIBEs that wait there for a publisher, which may be for nothing.
 
 Each session may have as many of a kind as are left free of a part of the streams that the other
 relay lets begin, and at least `LEAST_ASKED`: one alone gets half of that part, and who comes next

@@ -5,6 +5,8 @@ like everything else. Further ones wait here as numbers, so that neither many su
 a fast disk fill the memory with what nobody can take yet.
 """
 
+import logging
+import math
 from collections import deque
 from functools import partial
 from typing import Final
@@ -20,17 +22,22 @@ __all__ = ("DiskReader",)
 
 # One is read while the one before is taken in.
 _MAX_READS: Final = 2
+# Seconds between lines about damage, which the counter has in full.
+_WARNING_INTERVAL: Final = 10.0
+
+_logger = logging.getLogger("kvcs.relay")
 
 
 class DiskReader:
     """The reads of all Tracks."""
 
-    __slots__ = ("_parts", "_under_way", "_waiting")
+    __slots__ = ("_next_warning", "_parts", "_under_way", "_waiting")
 
     def __init__(self, parts: DiskParts) -> None:
         self._parts = parts
         self._waiting: deque[tuple[DiskTrack, int, int]] = deque()
         self._under_way = 0
+        self._next_warning = -math.inf
 
     def __repr__(self) -> str:
         return f"<DiskReader under_way={self._under_way} waiting={len(self._waiting)}>"
@@ -84,5 +91,16 @@ class DiskReader:
         if result.damaged_bytes:
             metrics.evicted_bytes["damaged"] += result.damaged_bytes
             self._parts.complete.discard(Tier.DISK, track.name)
+            self._warn_of_damage(now)
         objects = [(obj, clock.instant(stamp)) for obj, stamp in result.objects]
         track.was_read(asked, result.through, objects, now=now)
+
+    def _warn_of_damage(self, now: float) -> None:
+        if now >= self._next_warning:
+            self._next_warning = now + _WARNING_INTERVAL
+            damaged = self._parts.metrics.evicted_bytes["damaged"]
+            _logger.warning(
+                "disk cache: %d octets so far did not match their digests and are forgotten; "
+                "look at the disk",
+                damaged,
+            )

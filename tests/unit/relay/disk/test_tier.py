@@ -129,7 +129,7 @@ def test_incomplete_track_is_not_listed_and_served_with_honest_gaps(world):
     ]
 
 
-def test_damaged_object_is_marked_unknown_and_the_namespace_is_no_longer_listed(world):
+def test_damaged_object_is_marked_unknown_and_the_namespace_is_no_longer_listed(world, caplog):
     publish(world)
 
     def damage():
@@ -147,6 +147,7 @@ def test_damaged_object_is_marked_unknown_and_the_namespace_is_no_longer_listed(
     assert consumer.markers(request_id) == [(RangeMarker.UNKNOWN, 1, 2)]
     assert listed(world) == []
     assert world.statistics.disk_evicted_bytes["damaged"] > 100
+    assert caplog.text.count("did not match their digests and are forgotten") == 1
 
 
 def test_damaged_object_is_fetched_from_a_publisher_that_has_it(world):
