@@ -9,27 +9,38 @@ pages for all of them cost more than they save.
 
 Evicted Objects lie between others that stay, so the allocator keeps their memory: a relay whose
 cache is full holds up to half as much again as its budget. glibc can give back whole pages from
-the middle of its heap when it is told to; that takes its time, and the pages that are needed again
-are mapped again. What sessions leave free, which may be much after a flood, is given back now and
-then. Other allocators are left alone.
+the middle of its heap when it is told to. The pages that are needed again are then mapped and
+cleared again, which costs a tenth of a relay that takes new Objects where old ones were, as one in
+service does: what is free inside is therefore left alone while it is little. What sessions leave
+free, which may be much after a flood, is given back now and then. Other allocators are left alone.
 """
 
 import ctypes
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ("MAPPED_BYTES", "TRIM_BYTES", "TRIM_INTERVAL", "Heap", "glibc_map_large", "glibc_trim")
+__all__ = (
+    "MAPPED_BYTES",
+    "TRIM_BYTES",
+    "TRIM_INTERVAL",
+    "Heap",
+    "glibc_free_bytes",
+    "glibc_map_large",
+    "glibc_trim",
+)
 
 # Octets from which an allocation gets a mapping of its own: what comes, of all rings.
 MAPPED_BYTES: Final = 2**20
 # Mappings at a time; the system has a bound of its own (65530 in Linux), and Objects count too.
 _MAX_MAPPINGS: Final = 16384
 
-# Evicted octets that make it worth while.
-TRIM_BYTES: Final = 16 * 2**20
-# Seconds after which it is done although less was evicted.
+# Octets that have to be evicted, and to be free, for it to be worth while.
+TRIM_BYTES: Final = 32 * 2**20
+# Seconds after which it is done although less was.
 TRIM_INTERVAL: Final = 30.0
 
+# Octets at the end of the heap that are given back whenever they are free.
+_TOP_BYTES: Final = 16 * 2**20
 
 # Numbers of `mallopt`, malloc.h.
 _M_TRIM_THRESHOLD: Final = -1
@@ -47,7 +58,7 @@ def glibc_map_large() -> bool:
     except (OSError, AttributeError, TypeError):
         return False
     # A fixed threshold fixes the other one too, at 128 KiB, which is given back again and again.
-    mallopt(_M_TRIM_THRESHOLD, TRIM_BYTES)
+    mallopt(_M_TRIM_THRESHOLD, _TOP_BYTES)
     mallopt(_M_MMAP_MAX, _MAX_MAPPINGS)
     return bool(mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES))
 
@@ -62,14 +73,43 @@ def glibc_trim() -> Callable[[], None] | None:
     return lambda: trim(0)
 
 
+class _MallInfo(ctypes.Structure):
+    """``struct mallinfo2`` of malloc.h, ten numbers of which one is used here."""
+
+    _fields_ = (
+        *((f"_{index}", ctypes.c_size_t) for index in range(8)),
+        ("fordblks", ctypes.c_size_t),
+        ("keepcost", ctypes.c_size_t),
+    )
+
+
+def glibc_free_bytes() -> Callable[[], int] | None:
+    """Return the function that tells what is free inside the heap, or None before glibc 2.33."""
+    try:
+        info = ctypes.CDLL(None).mallinfo2
+    except (OSError, AttributeError, TypeError):
+        return None
+    info.restype = _MallInfo
+    return lambda: info().fordblks
+
+
 class Heap:
     """Decides when free memory is given back."""
 
-    __slots__ = ("_evicted_bytes", "_next_trim", "_trim")
+    __slots__ = ("_evicted_bytes", "_free_bytes", "_next_trim", "_trim")
 
-    def __init__(self, trim: Callable[[], None] | None) -> None:
-        """Take the function that gives memory back; None does nothing."""
+    def __init__(
+        self, trim: Callable[[], None] | None, free_bytes: Callable[[], int] | None = None
+    ) -> None:
+        """Take the functions of the allocator.
+
+        Args:
+            trim: Gives memory back; None does nothing.
+            free_bytes: Tells how much is free, whether it has been given back or not; None where
+                nobody knows.
+        """
         self._trim = trim
+        self._free_bytes = free_bytes
         self._evicted_bytes = 0
         self._next_trim = 0.0
 
@@ -80,10 +120,13 @@ class Heap:
             evicted_bytes: Octets evicted since the relay started.
             now: Monotonic seconds.
         """
-        is_due = evicted_bytes - self._evicted_bytes >= TRIM_BYTES or now >= self._next_trim
-        if self._trim is None or not is_due:
+        is_time = now >= self._next_trim
+        if self._trim is None or not (is_time or evicted_bytes - self._evicted_bytes >= TRIM_BYTES):
             return False
         self._evicted_bytes = evicted_bytes
+        if not is_time and self._free_bytes is not None and self._free_bytes() < TRIM_BYTES:
+            # New Objects have taken the place of those that were evicted.
+            return False
         self._next_trim = now + TRIM_INTERVAL
         self._trim()
         return True

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvcs.relay.heap import TRIM_BYTES, TRIM_INTERVAL, Heap, glibc_trim
+from kvcs.relay.heap import TRIM_BYTES, TRIM_INTERVAL, Heap, glibc_free_bytes, glibc_trim
 
 needs_glibc = pytest.mark.skipif(
     glibc_trim() is None or not Path("/proc/self/statm").exists(), reason="no glibc"
@@ -25,6 +25,18 @@ before = resident()
 assert Heap(glibc_trim()).look(TRIM_BYTES, now=0.0)
 assert before - resident() > 30_000_000, (before, resident())
 assert all(block == b"x" * 100_000 for block in blocks)
+"""
+
+FREE = """
+from kvcs.relay.heap import glibc_free_bytes
+
+free = glibc_free_bytes()
+blocks = [b"x" * 100_000 for _ in range(1000)]
+before = free()
+blocks = blocks[::2]
+assert 49_000_000 < free() - before < 51_000_000, (before, free())
+others = [b"y" * 99_000 for _ in range(500)]
+assert free() - before < 2_000_000, (before, free())
 """
 
 # Rings that lived before leave memory that was used; those that come then are nearly empty.
@@ -70,6 +82,25 @@ def test_memory_is_given_back_once_for_so_many_evicted_bytes():
 
     assert [heap.look(size, now=1.0) for size in evicted] == [False, True, False, True]
     assert len(trims) == 3
+
+
+def test_memory_that_new_objects_have_taken_is_left_alone():
+    trims, free = [], [TRIM_BYTES - 1]
+    heap = Heap(lambda: trims.append(1), lambda: free[0])
+    heap.look(0, now=0.0)
+
+    assert not heap.look(TRIM_BYTES, now=1.0)
+    free[0] = TRIM_BYTES
+    assert not heap.look(TRIM_BYTES + 1, now=2.0)
+    assert heap.look(2 * TRIM_BYTES, now=3.0)
+    free[0] = 0
+    assert heap.look(2 * TRIM_BYTES, now=3.0 + TRIM_INTERVAL)
+    assert len(trims) == 3
+
+
+@pytest.mark.skipif(glibc_free_bytes() is None, reason="no glibc, or one before 2.33")
+def test_the_allocator_tells_what_is_free_inside():
+    subprocess.run([sys.executable, "-c", FREE], check=True, timeout=30)
 
 
 def test_memory_is_given_back_now_and_then_anyway():
