@@ -1,6 +1,7 @@
 """What every test has: no keys of the person who runs them, and processes that start quickly."""
 
 import atexit
+import gc
 import os
 import shutil
 import sys
@@ -18,3 +19,9 @@ for _name in ("KVCS_KEYS", "KVCS_KEYS_JSON"):
 if sys.dont_write_bytecode:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = f"{_NOBODY}/bytecode"
+
+
+def pytest_collection_finish():
+    """Leave the tests themselves out of garbage collection: they live to the end."""
+    gc.collect()
+    gc.freeze()
