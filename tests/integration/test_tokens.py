@@ -5,7 +5,7 @@ import os
 import time
 
 import pytest
-from tests.integration.children import end, first_line, process, until
+from tests.integration.children import end, first_line, process, status_at, until
 
 from kvcs import c4m
 from kvcs.c4m import Claims, Role, role_scopes
@@ -122,6 +122,43 @@ def test_tokens_open_a_relay_and_end(place, mint, run):
     for token in (ending, *(path.read_bytes() for path in (taking, renewed, expired))):
         for text in texts:
             assert token.decode()[60:100] not in text
+
+
+def test_child_whose_token_ended_serves_what_it_has_and_says_so(place, mint, run):
+    ended = replaced(place / "relay.token", mint(Role.RELAY, 0.0))
+    makers = replaced(place / "producer.token", mint(Role.PRODUCER))
+    takers = replaced(place / "consumer.token", mint(Role.CONSUMER))
+    settings = (place / "relay.toml").read_text()
+    running = ("relay", "run", "--config", place / "relay.toml", "--json")
+    child_settings = settings.replace("enabled = false", "port = 0")
+    (place / "child.toml").write_text(child_settings.replace('"certificate"', '"childs"'))
+    with process(*running) as parent:
+        above = first_line(parent)
+        upstream = ("--upstream", above["url"], "--upstream-ca", above["ca"])
+        joining = (*upstream, "--upstream-token-file", ended)
+        with process("relay", "run", "--config", place / "child.toml", *joining, "--json") as child:
+            shown = first_line(child)
+            member = ("--keys", place / "ring", "--ca", shown["ca"], "--timeout", "20s")
+            taking = ("fetch", shown["url"], *member, "--token-file", takers)
+            taking = (*taking, "--like", SAMPLE_CACHE, "-o")
+            making = ("publish", SAMPLE_CACHE, "--url", shown["url"], *member)
+            with process(*making, "--token-file", makers, "--json") as publisher:
+                first_line(publisher)
+                online = run(*taking, place / "online.safetensors")
+                end(publisher)
+            kept = run(*taking, place / "kept.safetensors")
+            (told,) = status_at(shown["admin"])["upstreams"]
+            _, out, log = end(child)
+        end(parent)
+
+    assert (online[0], kept[0]) == (0, 0), (online, kept)
+    for name in ("online", "kept"):
+        assert load_cache(place / f"{name}.safetensors").layers == load_cache(SAMPLE_CACHE).layers
+    assert told["is_used"]
+    assert told["error"] == "it refuses requests of this relay: EXPIRED_AUTH_TOKEN"
+    refused = json.loads(out.splitlines()[-1])["statistics"]["upstream_refused"]
+    assert refused["EXPIRED_AUTH_TOKEN"] >= 1
+    assert log.count("refuses what this relay asks for: EXPIRED_AUTH_TOKEN") == 1
 
 
 def test_claims_have_other_numbers_where_relay_and_issuer_agree_on_them(place, mint, run):

@@ -141,6 +141,8 @@ COUNTS: Final = (
           "subscriptions", "Subscriptions at publishers and parents that were established."),
     Count("upstream_fetches", "kvcs_relay_upstream_fetches_total", _COUNTER, "fetches",
           "FETCHes sent to publishers and parents."),
+    Count("upstream_refused", "kvcs_relay_upstream_refused_total", _COUNTER, "requests",
+          "Requests that parents refused for want of a token.", "code", _CODES),
     Count("cache_bytes", "kvcs_relay_cache_bytes", _GAUGE, "bytes",
           "Octets held in memory."),
     Count("cache_capacity_bytes", "kvcs_relay_cache_capacity_bytes", _GAUGE, "bytes",

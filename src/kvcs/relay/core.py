@@ -24,6 +24,7 @@ from kvcs.moqt.session.events import (
     PublishReceived,
     PublishSkippedReceived,
     RequestCancelled,
+    RequestRejected,
     SessionClosed,
     SetupComplete,
     StateNotified,
@@ -33,6 +34,7 @@ from kvcs.moqt.session.events import (
     TrackStatusReceived,
     Unheard,
     UpdateReceived,
+    UpdateRejected,
 )
 from kvcs.moqt.session.partial import PartialBudget
 from kvcs.moqt.track.subscription_delivery import SubscriptionDelivery
@@ -55,6 +57,7 @@ from kvcs.relay.journal import Journal
 from kvcs.relay.namespaces import (
     PeerId,
 )
+from kvcs.relay.parent_refusals import ParentRefusals
 from kvcs.relay.peer import Link, Listener, Peer
 from kvcs.relay.refusal import NOT_FOUND, UNINTERESTED, Refusal
 from kvcs.relay.statistics import Metrics, RelayStatistics, frozen_counts
@@ -72,6 +75,7 @@ type _Alarm = tuple[float, int, Callable[[float], None]]
 type _Unanswered = PublishSkippedReceived | StateNotified | Unheard
 type _Counted = NamespaceRequest | TrackRequest | UpdateReceived | _Unanswered
 
+_REJECTED: Final = (RequestRejected, UpdateRejected)
 # What counts as a request for its rate, since others must be told of it.
 _COUNTED: Final = (
     FetchReceived,
@@ -130,6 +134,7 @@ class RelayCore:
         self.limits = limits
         self.metrics = Metrics()
         self.journal = Journal()
+        self.parent_refusals = ParentRefusals(self.metrics)
         self.admission = Admission(self, authorize)
         self.tree = Tree(relay_id, secret, self)
         self.discovery = Discovery(self)
@@ -191,6 +196,8 @@ class RelayCore:
     def receive(self, peer: Peer, event: Event, *, now: float) -> None:
         """Take one event of a session."""
         self._now = now
+        if isinstance(event, _REJECTED) and peer.is_parent:
+            self.parent_refusals.note(peer, event, now=now)
         listener = peer.listener(getattr(event, "request_id", None))
         if isinstance(event, _COUNTED) and not peer.requests.admit(1, now=now):
             self._refuse_rate(peer, event, listener)
@@ -496,6 +503,7 @@ class RelayCore:
             objects_rejected=frozen_counts(metrics.objects_rejected),
             upstream_subscriptions=metrics.upstream_subscriptions,
             upstream_fetches=metrics.upstream_fetches,
+            upstream_refused=frozen_counts(metrics.upstream_refused),
             cache_bytes=self.cache.size_bytes,
             cache_capacity_bytes=self.cache.capacity_bytes,
             cache_hits=metrics.fetches_served - metrics.cache_misses,

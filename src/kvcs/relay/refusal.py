@@ -1,8 +1,10 @@
 """Why a subscriber is refused: what a publisher said, as far as it is the subscriber's business.
 
 Codes are hop by hop. That the relay may not ask, or that the publisher is about to leave, says
-nothing about the subscriber; and a Track that does not exist is refused with the same words
-whoever found that out, so that a policy can hide one behind them.
+nothing about the subscriber. A parent that does not trust the relay is as good as none: what the
+relay has by itself is served, and its operator is told (`kvcs.relay.parent_refusals`). A Track
+that does not exist is refused with the same words whoever found that out, so that a policy can
+hide one behind them.
 
 Source: MOQT draft 22, Sections 7.4, 9.4 and 12.3.
 """
@@ -14,9 +16,18 @@ from kvcs.errors import RequestErrorCode
 from kvcs.moqt.session.events import RequestRejected
 from kvcs.moqt.wire.request import Redirect
 
-__all__ = ("ASKED_MUCH", "NOBODY_CAME", "NOT_FOUND", "UNINTERESTED", "Refusal")
+__all__ = ("ASKED_MUCH", "NOBODY_CAME", "NOT_FOUND", "UNINTERESTED", "UNTRUSTED", "Refusal")
 
 _ABSENT: Final = frozenset({RequestErrorCode.DOES_NOT_EXIST, RequestErrorCode.GOING_AWAY})
+UNTRUSTED: Final = frozenset(
+    {
+        RequestErrorCode.UNAUTHORIZED,
+        RequestErrorCode.MALFORMED_AUTH_TOKEN,
+        RequestErrorCode.EXPIRED_AUTH_TOKEN,
+    }
+)
+"""Codes of who does not trust the relay, or its token."""
+
 # What is true of the Track, whoever asks for it.
 _PASSED_ON: Final = frozenset(
     {
@@ -47,10 +58,15 @@ class Refusal:
     note: str = ""
 
     @classmethod
-    def of(cls, rejection: RequestRejected) -> Self:
-        """Return what the REQUEST_ERROR of a publisher means for a subscriber."""
+    def of(cls, rejection: RequestRejected, *, is_parent: bool) -> Self:
+        """Return what the REQUEST_ERROR of a publisher means for a subscriber.
+
+        Args:
+            rejection: What it said.
+            is_parent: It is a parent of this relay.
+        """
         code = rejection.code
-        if code in _ABSENT:
+        if code in _ABSENT or (is_parent and code in UNTRUSTED):
             return cls(NOT_FOUND.code, NOT_FOUND.reason)
         if code == RequestErrorCode.REDIRECT and rejection.redirect is not None:
             return cls(RequestErrorCode.REDIRECT, rejection.reason, rejection.redirect)

@@ -122,11 +122,15 @@ class Relay:
     def upstreams(self) -> tuple[UpstreamReport, ...]:
         """Return what is known of each parent, in order of preference."""
         uplink = self._uplink
+        now = 0.0 if self._loop is None else self._loop.time()
+        errors = {uplink.url: self._core.parent_refusals.error(now=now)}
+        if uplink.failed is not None:
+            errors[uplink.failed] = str(uplink.last_error)
         return tuple(
             UpstreamReport(
                 url=url,
                 is_used=url == uplink.url,
-                error=str(uplink.last_error) if url == uplink.failed else "",
+                error=errors.get(url, ""),
             )
             for url in self._config.upstream
         )

@@ -182,8 +182,8 @@ class UpstreamReport:
     Attributes:
         url: Where it is.
         is_used: The session with it is the one that is used now.
-        error: Why the last attempt or session ended; empty for the parent that is used, and
-            for one that was not tried last.
+        error: Why the last attempt or session ended; of the parent that is used, what it refused
+            a moment ago; empty where all is well, and for one that was not tried last.
     """
 
     url: str

@@ -81,6 +81,7 @@ class Metrics:
         objects_rejected: Objects received and not kept, by reason.
         upstream_subscriptions: Upstream subscriptions that were established.
         upstream_fetches: FETCHes sent to publishers.
+        upstream_refused: Requests that parents refused for want of a token, by code name.
         fetches_served: FETCHes and fills that were begun.
         cache_misses: FETCHes and fills for which a publisher was asked.
         disk_hits: FETCHes and fills for which the disk was read, and no publisher asked.
@@ -101,6 +102,7 @@ class Metrics:
     objects_rejected: Counter[str] = field(default_factory=Counter[str])
     upstream_subscriptions: int = 0
     upstream_fetches: int = 0
+    upstream_refused: Counter[str] = field(default_factory=Counter[str])
     fetches_served: int = 0
     cache_misses: int = 0
     disk_hits: int = 0
@@ -134,6 +136,7 @@ class RelayStatistics:
         objects_rejected: Objects received and not kept, by reason.
         upstream_subscriptions: Upstream subscriptions established since the start.
         upstream_fetches: FETCHes sent to publishers.
+        upstream_refused: Requests that parents refused for want of a token, by code name.
         cache_bytes: Octets held by the cache.
         cache_capacity_bytes: Octets that the cache may hold.
         cache_hits: FETCHes and fills answered without asking a publisher.
@@ -178,6 +181,7 @@ class RelayStatistics:
     objects_rejected: Mapping[str, int]
     upstream_subscriptions: int
     upstream_fetches: int
+    upstream_refused: Mapping[str, int]
     cache_bytes: int
     cache_capacity_bytes: int
     cache_hits: int

@@ -198,7 +198,8 @@ class Supply:
     ) -> None:
         """Note that a FETCH was refused; nothing more comes of it."""
         self.inquiries.fetches.remove(fetch)
-        self._listener.probe_refused(fetch, Refusal.of(rejection), now=now)
+        refusal = Refusal.of(rejection, is_parent=fetch.peer.is_parent)
+        self._listener.probe_refused(fetch, refusal, now=now)
         if rejection.code == RequestErrorCode.EXCESSIVE_LOAD and rejection.retry_after:
             fetch.peer.busy_until = now + rejection.retry_after
             self.gaps.take_back(fetch, now=now)
@@ -247,7 +248,8 @@ class Supply:
                 self._listener.probe_answered(status, now=now)
                 self.ends.status_answered(status, now=now)
             case RequestRejected():
-                self._listener.probe_refused(status, Refusal.of(answer), now=now)
+                refusal = Refusal.of(answer, is_parent=status.peer.is_parent)
+                self._listener.probe_refused(status, refusal, now=now)
             case None:
                 refusal = self.publishers.unanswered(status.peer)
                 self._listener.probe_refused(status, refusal, now=now)

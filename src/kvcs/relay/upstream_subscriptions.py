@@ -309,7 +309,8 @@ class UpstreamSubscriptions:
         """Note that a publisher refused a subscription."""
         self._running.remove(subscription)
         self._moves.ended(subscription)
-        self._refused(subscription, Refusal.of(rejection), now)
+        refusal = Refusal.of(rejection, is_parent=subscription.peer.is_parent)
+        self._refused(subscription, refusal, now)
         if subscription.is_hasty:
             self._listener.refused_in_haste(subscription.peer, now=now)
 

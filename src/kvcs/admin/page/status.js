@@ -213,7 +213,7 @@ function drawSessions(status) {
 function drawUpstreams(upstreams) {
   byId("upstreams").hidden = !upstreams.length;
   keep(byId("upstream-rows"), upstreams, (item) => item.url, makeRow(["", "", ""]), (row, item) => {
-    const kind = item.is_used ? tag("in use", "good") : item.error ? tag("failed", "bad") : tag("standby");
+    const kind = item.is_used ? tag("in use", item.error ? "bad" : "good") : item.error ? tag("failed", "bad") : tag("standby");
     fill(row, [item.url, kind, item.error]);
   });
 }

@@ -168,7 +168,9 @@ def _state(session: SessionReport, slow_after: float) -> str:
 def _parents(status: Status) -> Iterator[str]:
     """Yield each parent, the preferred one first, and what is known of it."""
     for upstream in status.upstreams:
-        state = "in use" if upstream.is_used else upstream.error or "not in use"
+        state = upstream.error or ("in use" if upstream.is_used else "not in use")
+        if upstream.is_used and upstream.error:
+            state = f"in use, but {upstream.error}"
         yield f"parent      {printable(upstream.url)}: {printable(state)}"
 
 
