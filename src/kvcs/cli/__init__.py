@@ -13,8 +13,16 @@ from typing import Final, NamedTuple
 
 import click
 
-from kvcs.cli._errors import HELP_HINT, Complaint, ExitCode, complaint, first_cause
+from kvcs.cli._errors import (
+    HELP_HINT,
+    Complaint,
+    ExitCode,
+    OutputFailed,
+    complaint,
+    first_cause,
+)
 from kvcs.cli._form import ErrorForm
+from kvcs.cli._standard import drop_output, open_standard_files, to_output
 
 __all__ = ("main", "root")
 
@@ -93,6 +101,7 @@ def root() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with the code of `kvcs.cli._errors.ExitCode`."""
+    open_standard_files()
     sys.exit(_run(arguments))
 
 
@@ -117,7 +126,8 @@ def _run(arguments: list[str] | None) -> int:
     form = ErrorForm.of(arguments)
     try:
         result = root.main(args=arguments, prog_name="kvcs", standalone_mode=False, obj=form)
-        sys.stdout.flush()
+        with to_output():
+            sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return ExitCode.USAGE
@@ -129,15 +139,25 @@ def _run(arguments: list[str] | None) -> int:
             Complaint(message=error.format_message(), hint=advice, code=ExitCode.USAGE)
         )
     except (click.Abort, KeyboardInterrupt):
+        # Perhaps in the middle of a write that nobody reads.
+        drop_output()
         return form.show_interruption()
     except BrokenPipeError:
-        # Nobody reads the rest; the interpreter must not try to write it at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Nobody reads the rest.
+        drop_output()
         return ExitCode.FAILED
     except Exception as error:  # noqa: BLE001 - the last line before a traceback
-        if os.environ.get("KVCS_DEBUG"):
-            traceback.print_exception(error)
-        return form.show(_addressed(complaint(first_cause(error)), arguments))
+        return _failed(error, form, arguments)
     if result == ExitCode.INTERRUPTED:
         return form.show_interruption()
     return result if isinstance(result, int) else ExitCode.DONE
+
+
+def _failed(error: Exception, form: ErrorForm, arguments: list[str]) -> int:
+    """Show an error of a command; return the exit code."""
+    if os.environ.get("KVCS_DEBUG"):
+        traceback.print_exception(error)
+    cause = first_cause(error)
+    if isinstance(cause, OutputFailed):
+        drop_output()
+    return form.show(_addressed(complaint(cause), arguments))

@@ -41,6 +41,7 @@ __all__ = (
     "ExitCode",
     "Incomplete",
     "NotFound",
+    "OutputFailed",
     "Unwritable",
     "complaint",
     "exit_code",
@@ -73,6 +74,10 @@ class ExitCode(IntEnum):
 
 class NotFound(KvcsError):
     """What was asked for is not there."""
+
+
+class OutputFailed(KvcsError):
+    """Standard output cannot be written."""
 
 
 class Unwritable(ConfigError):
@@ -119,6 +124,7 @@ EXIT_CODES: Final[dict[type[KvcsError], ExitCode]] = {
     ConfigError: ExitCode.USAGE,
     NotFound: ExitCode.NOT_FOUND,
     Incomplete: ExitCode.FAILED,
+    OutputFailed: ExitCode.FAILED,
     AdminUnreachable: ExitCode.UNREACHABLE,
     RequestTimedOut: ExitCode.TIMEOUT,
     RequestFailed: ExitCode.FAILED,

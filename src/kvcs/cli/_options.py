@@ -6,16 +6,19 @@ file becomes the command's default map, so a flag that is absent never overwrite
 
 import difflib
 import logging
+import sys
 import tomllib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO, cast
 
 import click
 from click.core import ParameterSource
 
 from kvcs.cli._form import ErrorForm
+from kvcs.cli._lossy import LossyStream
 from kvcs.cli._output import JsonFormatter, Output, TextFormatter
 from kvcs.cli._units import DURATION
 from kvcs.errors import ConfigError
@@ -45,6 +48,8 @@ RELAY_SETTINGS: Final = ("url", "ca", "insecure_loopback", "timeout", "token_fil
 _SHARED: Final = ("json", "verbose", "quiet", "no_color", "log_level", "log_format")
 _LEVELS: Final = {-1: "ERROR", 0: "WARNING", 1: "INFO", 2: "DEBUG"}
 
+# Seconds that a line of the log waits for a reader, and the event loop with it.
+_LOG_PATIENCE: Final = 0.2
 # Larger than any sensible file of settings.
 _MAX_CONFIG_BYTES: Final = 2**20
 
@@ -220,9 +225,17 @@ class RelaySettings:
     token_file: Path | None = None
 
 
+def _log_stream() -> TextIO:
+    """Return standard error for the log: nobody waits for a reader, and lines are lost instead."""
+    with suppress(OSError, ValueError, AttributeError):
+        stream = LossyStream(sys.stderr.fileno(), _LOG_PATIENCE, after_a_cut="\n")
+        return cast("TextIO", stream)
+    return sys.stderr
+
+
 def configure_logging(level: str, *, as_json: bool = False) -> None:
     """Send the log of kvcs to standard error."""
-    stream = logging.StreamHandler()
+    stream = logging.StreamHandler(_log_stream())
     stream.setFormatter(JsonFormatter() if as_json else TextFormatter())
     logger = logging.getLogger("kvcs")
     logger.handlers = [stream]

@@ -7,7 +7,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import IO, Any, Final, cast
 
@@ -16,7 +16,9 @@ from rich.live import Live
 from rich.progress import Progress
 from rich.table import Table
 
-from kvcs.cli._terminal import Terminal
+from kvcs.cli._lossy import LossyStream
+from kvcs.cli._runtime import writing
+from kvcs.cli._standard import to_output
 from kvcs.cli._text import printable
 
 __all__ = ("JsonFormatter", "Output", "TextFormatter", "format_bytes", "rounded")
@@ -88,7 +90,7 @@ class Output:
         # None leaves it to NO_COLOR, which False would override.
         no_color = None if color else True
         self._out = Console(no_color=no_color, highlight=False)
-        self._err = Console(stderr=True, no_color=no_color, highlight=False)
+        self._err = _console_for_notes(no_color=no_color)
 
     @property
     def interactive(self) -> bool:
@@ -103,13 +105,15 @@ class Output:
     def result(self, value: dict[str, Any]) -> None:
         """Print the result of the command as one line of JSON; does nothing without --json."""
         if self.as_json:
-            sys.stdout.write(json.dumps(value) + "\n")
-            sys.stdout.flush()
+            with to_output():
+                sys.stdout.write(json.dumps(value) + "\n")
+                sys.stdout.flush()
 
     def text(self, text: str) -> None:
         """Print a result for people on standard output; does nothing with --json."""
         if not self.as_json:
-            self._out.print(printable(text, keep="\n"), markup=False, soft_wrap=True)
+            with to_output():
+                self._out.print(printable(text, keep="\n"), markup=False, soft_wrap=True)
 
     def table(self, table: Table) -> None:
         """Print a table for people on standard output; does nothing with --json.
@@ -120,7 +124,8 @@ class Output:
             out, width = self._out, self._out.width
             needed = out.measure(table, options=out.options.update(width=_WIDEST))
             out.width = max(needed.maximum, width)
-            out.print(table)
+            with to_output():
+                out.print(table)
             out.width = width
 
     def note(self, text: str) -> None:
@@ -130,7 +135,8 @@ class Output:
 
     def complain(self, text: str) -> None:
         """Tell what went wrong, on standard error, also when quiet."""
-        self._err.print(printable(text, keep="\n"), markup=False, soft_wrap=True)
+        with writing():
+            self._err.print(printable(text, keep="\n"), markup=False, soft_wrap=True)
 
     def live(self, draw: Callable[[], RenderableType]) -> Live:
         """Return a picture that is drawn again and again, for a terminal, and then taken away."""
@@ -142,20 +148,19 @@ class Output:
 
     @contextmanager
     def screen(self, draw: Callable[[], RenderableType]) -> Generator[None]:
-        """Draw a picture again and again on the whole terminal of standard error, until the end.
-
-        A terminal that takes nothing holds nobody up. Nothing else may be written meanwhile.
-        """
-        with ExitStack() as stack:
-            console = self._err
-            # What is no terminal is written to as any other file.
-            with suppress(OSError, ValueError):
-                terminal = stack.enter_context(Terminal(console.file.fileno()))
-                console = Console(
-                    file=cast("IO[str]", terminal), no_color=console.no_color, highlight=False
-                )
-            live = Live(
-                get_renderable=draw, console=console, screen=True, refresh_per_second=_REFRESHES
-            )
-            stack.enter_context(live)
+        """Draw a picture again and again on the whole terminal of standard error, until the end."""
+        with Live(
+            get_renderable=draw, console=self._err, screen=True, refresh_per_second=_REFRESHES
+        ):
             yield
+
+
+def _console_for_notes(*, no_color: bool | None) -> Console:
+    """Return standard error for notes: a terminal that nobody reads holds nobody up."""
+    try:
+        if not sys.stderr.isatty():
+            return Console(stderr=True, no_color=no_color, highlight=False)
+        stream = LossyStream(sys.stderr.fileno(), encoding=sys.stderr.encoding)
+    except (OSError, ValueError, AttributeError):
+        return Console(stderr=True, no_color=no_color, highlight=False)
+    return Console(file=cast("IO[str]", stream), no_color=no_color, highlight=False)

@@ -1,14 +1,60 @@
-"""Running a command's coroutine, and ending it when somebody interrupts."""
+"""Running a command's coroutine, and ending it when somebody interrupts.
+
+Theory of operation. SIGINT and SIGTERM are told to the event loop, which ends the command well. A
+write to a pipe or a terminal that nobody reads stands still, and the loop with it: whoever writes
+what nobody may lose says so (`writing`). Where such a write still stands a second after a signal,
+a thread sends the signal again, which then ends the write, and the command.
+"""
 
 import asyncio
 import signal
-from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
-__all__ = ("interruption", "run", "unless")
+__all__ = ("interruption", "run", "unless", "writing")
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+# Seconds that a write may take after a signal.
+_WRITE_TIME: Final = 1.0
+
+
+class _Writes:
+    """The write of the main thread that may stand still.
+
+    Attributes:
+        number: Its number, and that of the last one while there is none.
+        is_under_way: Whether there is one.
+        stuck: Number of the one that a signal is to end; None for none.
+    """
+
+    number = 0
+    is_under_way = False
+    stuck: int | None = None
+
+
+@contextmanager
+def writing() -> Generator[None]:
+    """Let a signal end what is written meanwhile, if it stands still.
+
+    Raises:
+        KeyboardInterrupt: SIGINT or SIGTERM arrived.
+    """
+    _Writes.number += 1
+    _Writes.is_under_way = True
+    try:
+        yield
+    finally:
+        _Writes.is_under_way = False
+
+
+def _end_if_stuck(number: int, signal_number: int) -> None:
+    """Send a signal again to the main thread, if it is still at the same write."""
+    main = threading.main_thread().ident
+    if _Writes.is_under_way and _Writes.number == number and main is not None:
+        _Writes.stuck = number
+        signal.pthread_kill(main, signal_number)
 
 
 def run[T](main: Coroutine[Any, Any, T]) -> T:
@@ -19,16 +65,47 @@ def run[T](main: Coroutine[Any, Any, T]) -> T:
     """
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         try:
-            return runner.run(_ended_by_sigterm(main))
+            return runner.run(_ended_by_signals(main))
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
 
 
-async def _ended_by_sigterm[T](main: Coroutine[Any, Any, T]) -> T:
+async def _ended_by_signals[T](main: Coroutine[Any, Any, T]) -> T:
     task = asyncio.current_task()
     assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await main
+    with _handled(task.cancel, patience=1):
+        return await main
+
+
+@contextmanager
+def _handled(react: Callable[[], object], *, patience: int) -> Generator[None]:
+    """Have the loop call `react` for each signal; what comes after `patience` of them ends all."""
+    loop = asyncio.get_running_loop()
+    signals = 0
+
+    def handle(signal_number: int, _: object) -> None:
+        nonlocal signals
+        stuck, _Writes.stuck = _Writes.stuck, None
+        if stuck is not None:
+            if _Writes.is_under_way and _Writes.number == stuck:
+                raise KeyboardInterrupt
+            return
+        signals += 1
+        if signals > patience:
+            raise KeyboardInterrupt
+        loop.call_soon_threadsafe(react)
+        if _Writes.is_under_way:
+            arguments = (_Writes.number, signal_number)
+            timer = threading.Timer(_WRITE_TIME, _end_if_stuck, arguments)
+            timer.daemon = True
+            timer.start()
+
+    before = {number: signal.signal(number, handle) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @asynccontextmanager
@@ -37,7 +114,6 @@ async def interruption() -> AsyncGenerator[asyncio.Event]:
 
     For commands that run until they are stopped, where that is how they end well.
     """
-    loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     assert task is not None
     stopped = asyncio.Event()
@@ -47,13 +123,8 @@ async def interruption() -> AsyncGenerator[asyncio.Event]:
             task.cancel()
         stopped.set()
 
-    for number in _SIGNALS:
-        loop.add_signal_handler(number, stop)
-    try:
+    with _handled(stop, patience=2):
         yield stopped
-    finally:
-        for number in _SIGNALS:
-            loop.remove_signal_handler(number)
 
 
 async def unless(stopped: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:

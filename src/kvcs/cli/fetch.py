@@ -46,6 +46,7 @@ from kvcs.engines.file import load_cache
 from kvcs.errors import ConfigError
 from kvcs.kv.descriptor import Descriptor
 from kvcs.kv.naming import PublicationName
+from kvcs.replaceable import replaceable
 
 __all__ = ("fetch",)
 
@@ -150,8 +151,13 @@ def _check_destination(destination: Path, tokens: Sequence[int]) -> None:
     if not tokens:
         expected = "--tokens or --like beside it: a cache file holds tokens, a publication does not"
         raise ConfigError("--output", expected)
+    try:
+        folder = replaceable(destination).parent
+    except OSError as error:
+        got = f"{destination}: {error.strerror}"
+        raise ConfigError("--output", "a file, or a name that is free", got) from error
     # The slash at the end asks for a folder.
-    if not os.access(f"{destination.parent}/", os.W_OK | os.X_OK):
+    if not os.access(f"{folder}/", os.W_OK | os.X_OK):
         expected = "a file in a folder that exists and can be written"
         raise Unwritable("--output", expected, str(destination))
 

@@ -26,6 +26,7 @@ from kvcs.kv.identity import MAX_TOKEN, Descriptor, Dtype
 from kvcs.kv.layout import Layout
 from kvcs.kv.naming import Component
 from kvcs.kv.strict_json import JsonLimits, decode_json, encode_json
+from kvcs.replaceable import replaceable
 
 __all__ = (
     "MAX_HEADER_BYTES",
@@ -191,17 +192,19 @@ def decode_safetensors(data: bytes) -> dict[str, StoredTensor]:
 @contextmanager
 def _replacing(path: Path) -> Generator[BinaryIO]:
     """Open a file beside `path`, which takes its place when everything went well."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        with beside.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
+        place = replaceable(path)
+        beside = place.with_name(f".{place.name}.{secrets.token_hex(4)}.part")
+        try:
+            with beside.open("xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(place)
+        finally:
+            beside.unlink(missing_ok=True)
     except OSError as error:
         raise FileFailed(f"{path}: cannot be written: {error.strerror or error}") from error
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], bytes]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from kvcs.errors import ConfigError
+from kvcs.replaceable import replaceable
 
 __all__ = ("check_file", "locked_directory", "prepare_directory", "read_file", "write_file")
 
@@ -112,8 +113,9 @@ def write_file(path: Path, content: bytes, *, is_public: bool = False) -> None:
     Raises:
         ConfigError: It cannot be written.
     """
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
+        place = replaceable(path)
+        beside = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
         mode = _PUBLIC_FILE_MODE if is_public else _FILE_MODE
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:
@@ -121,11 +123,11 @@ def write_file(path: Path, content: bytes, *, is_public: bool = False) -> None:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            beside.replace(path)
+            beside.replace(place)
         except BaseException:
             beside.unlink(missing_ok=True)
             raise
-        _sync_directory(path.parent)
+        _sync_directory(place.parent)
     except OSError as error:
         got = f"{path}: {error.strerror}"
         raise ConfigError(_KEY, "a file that can be written", got) from error

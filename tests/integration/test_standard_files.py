@@ -1,0 +1,135 @@
+"""Standard files that are closed, full, or read by nobody: commands end, and relays go on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.integration.children import ENVIRONMENT, status_at, until
+
+from kvcs.engines.file import SAMPLE_CACHE
+
+pytestmark = pytest.mark.timeout(120)
+
+KVCS = (sys.executable, "-m", "kvcs")
+
+
+def shell(script, *words, seconds=60):
+    """Run a command under a redirection of the shell."""
+    return subprocess.run(
+        ["sh", "-c", f'"$@" {script}', "sh", *KVCS, *map(str, words)],
+        capture_output=True, text=True, check=False, timeout=seconds, env=ENVIRONMENT,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_files_break_nothing(closed, relay, own_scope_key_file):
+    version = shell(closed, "version")
+    member = ("--ca", relay["ca"], "--scope-key-file", own_scope_key_file, "--timeout", "2s")
+    nothing = shell(closed, "fetch", relay["url"], *member, "--like", SAMPLE_CACHE)
+
+    # Nothing is there; without a standard file the event loop came to another end.
+    assert (version.returncode, nothing.returncode) == (0, 3), version.stderr + nothing.stderr
+    assert "bug" not in version.stderr + nothing.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_output_that_cannot_be_written_is_an_error_in_a_sentence(form):
+    done = shell(">/dev/full", "version", *form)
+
+    assert done.returncode == 1
+    assert "standard output: No space left on device" in done.stderr
+    assert "bug" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def full_pipe():
+    """Both ends of a pipe that takes nothing more."""
+    ours, theirs = os.pipe()
+    os.set_blocking(theirs, False)
+    try:
+        while True:
+            os.write(theirs, b"x" * 4096)
+    except BlockingIOError:
+        os.set_blocking(theirs, True)
+    return ours, theirs
+
+
+def test_relay_serves_and_ends_when_nobody_reads_its_log(tmp_path, run, own_scope_key_file):
+    ours, theirs = full_pipe()
+    command = (*KVCS, "relay", "run", "--port", "0", "--dev-cert", tmp_path / "certificate")
+    member = ("--scope-key-file", own_scope_key_file, "--timeout", "10s")
+    out = (tmp_path / "out").open("w+")
+    with subprocess.Popen(
+        [*map(str, command), "--json", "-v", "--admin-port", "0"],
+        stdout=out, stderr=theirs, env=ENVIRONMENT,
+    ) as child:  # fmt: skip
+        try:
+            shown = until(lambda: shown_in(tmp_path / "out"))
+            for _ in range(20):
+                looked = run("inspect", shown["url"], *member, "--ca", shown["ca"])
+            status = status_at(shown["admin"])
+            child.send_signal(signal.SIGTERM)
+            code = child.wait(20)
+        finally:
+            child.kill()
+            out.close()
+            os.close(ours)
+            os.close(theirs)
+
+    assert looked[0] == 3, looked
+    assert status["is_ready"]
+    assert code == 0
+
+
+def shown_in(path):
+    lines = path.read_text().splitlines()
+    return json.loads(lines[0]) if lines else None
+
+
+def test_signal_ends_a_command_whose_output_nobody_reads():
+    ours, theirs = full_pipe()
+    with subprocess.Popen(
+        [*KVCS, "relay", "run", "--print-config"], stdout=theirs, stderr=subprocess.DEVNULL,
+        env=ENVIRONMENT,
+    ) as child:  # fmt: skip
+        try:
+            until(lambda: waits_in_a_write(child.pid))
+            child.send_signal(signal.SIGINT)
+            code = child.wait(10)
+        finally:
+            child.kill()
+            os.close(ours)
+            os.close(theirs)
+
+    assert code in (130, -signal.SIGINT)
+
+
+def waits_in_a_write(pid):
+    return "pipe" in Path(f"/proc/{pid}/wchan").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_ends_a_relay_that_cannot_say_that_it_listens(tmp_path, number):
+    ours, theirs = full_pipe()
+    command = (*KVCS, "relay", "run", "--port", "0", "--dev-cert", tmp_path / "certificate")
+    with subprocess.Popen(
+        [*map(str, command), "--json", "--no-admin"],
+        stdout=theirs,
+        stderr=subprocess.DEVNULL,
+        env=ENVIRONMENT,
+    ) as child:
+        try:
+            until(lambda: waits_in_a_write(child.pid))
+            child.send_signal(number)
+            code = child.wait(15)
+        finally:
+            child.kill()
+            os.close(ours)
+            os.close(theirs)
+
+    assert code == 130
