@@ -131,7 +131,7 @@ def test_child_whose_token_ended_serves_what_it_has_and_says_so(place, mint, run
     settings = (place / "relay.toml").read_text()
     running = ("relay", "run", "--config", place / "relay.toml", "--json")
     child_settings = settings.replace("enabled = false", "port = 0")
-    (place / "child.toml").write_text(child_settings.replace('"certificate"', '"childs"'))
+    (place / "child.toml").write_text(child_settings.replace('"certificate"', '"below"'))
     with process(*running) as parent:
         above = first_line(parent)
         upstream = ("--upstream", above["url"], "--upstream-ca", above["ca"])
