@@ -345,4 +345,4 @@ def _name_of(described: dict[str, str]) -> str:
 def _write_new(path: Path, content: bytes, *, is_public: bool) -> None:
     if path.exists():
         raise ConfigError("FILE", NEW_FILE, f"{path}: it is there")
-    write_file(path, content, is_public=is_public)
+    write_file(path, content, key="FILE", is_public=is_public)

@@ -178,7 +178,7 @@ def mint_token(output: Output, **settings: Any) -> None:
         output.result({"token": made, **shown})
         output.text(made)
     else:
-        write_file(destination, made.encode() + b"\n")
+        write_file(destination, made.encode() + b"\n", key="--output")
         output.result({"file": str(destination), **shown})
         output.text(f"{destination}: {', '.join(settings['roles'])}, until {_time(claims)}")
 

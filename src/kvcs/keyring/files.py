@@ -102,12 +102,13 @@ def prepare_directory(path: Path, *, create: bool = False) -> bool:
     return True
 
 
-def write_file(path: Path, content: bytes, *, is_public: bool = False) -> None:
+def write_file(path: Path, content: bytes, *, key: str = _KEY, is_public: bool = False) -> None:
     """Write a file that only its owner can read: the whole content appears at once, or nothing.
 
     Args:
         path: The file.
         content: What is to be in it.
+        key: What names it, for errors.
         is_public: Nothing of it is secret: everybody may read it, as far as the umask lets them.
 
     Raises:
@@ -130,7 +131,7 @@ def write_file(path: Path, content: bytes, *, is_public: bool = False) -> None:
         _sync_directory(place.parent)
     except OSError as error:
         got = f"{path}: {error.strerror}"
-        raise ConfigError(_KEY, "a file that can be written", got) from error
+        raise ConfigError(key, "a file that can be written", got) from error
 
 
 @contextlib.contextmanager

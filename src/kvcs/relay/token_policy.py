@@ -85,6 +85,7 @@ _TEXTS: Final = {
 }
 _UNREADABLE: Final = "a token cannot be read"
 _NOTHING_SHOWN: Final = "no token was shown"
+_UNKNOWN_SHOWN: Final = "what was shown is no CWT"
 _FULL: Final = "too many tokens for one session are in use"
 # Of several refusals the one that helps the most is sent.
 _WORTH: Final = (
@@ -148,7 +149,7 @@ class TokenPolicy:
         reasons = access.reasons or RefusalReasons()
         tokens = [token for token in access.tokens if token.token_type == TOKEN_TYPE]
         if not tokens:
-            reasons.add(_NOTHING_SHOWN)
+            reasons.add(_UNKNOWN_SHOWN if access.tokens else _NOTHING_SHOWN)
         for token in tokens[:MAX_TOKENS]:
             try:
                 claims = self._claims(token.value, access.budget)

@@ -270,6 +270,7 @@ def strange(claims=b"\xa0"):
 
 REASONS = {
     "no token was shown": (UNAUTHORIZED, ()),
+    "what was shown is no CWT": (UNAUTHORIZED, (Token.use_value(b"garbage", token_type=0),)),
     "a token names a key that this relay does not have": (
         UNAUTHORIZED,
         (token(key=MacKey(b"elsewhere", bytes(32))),),
