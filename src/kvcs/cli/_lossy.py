@@ -87,6 +87,9 @@ class LossyStream(io.TextIOBase):
                 self._is_stuck = not self._has_room(deadline - time.monotonic())
                 if self._is_stuck:
                     break
+            except OSError:
+                # Who read it has gone; that ends nothing else.
+                break
         self._is_cut = bool(left) and (self._is_cut or len(left) < len(whole))
         return len(text)
 

@@ -83,6 +83,15 @@ def test_what_is_no_terminal_is_no_screen(capsys):
     assert "\x1b" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_a_reader_that_has_gone_is_no_error(kind):
+    ours, theirs = opened(kind)
+    with LossyStream(theirs) as stream:
+        os.close(ours)
+        assert stream.write("lost") == 4
+    os.close(theirs)
+
+
 def test_a_line_begins_anew_after_one_that_was_cut():
     ours, theirs = os.pipe()
     with LossyStream(theirs, patience=0.0, after_a_cut="\n") as stream:
