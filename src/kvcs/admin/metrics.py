@@ -176,7 +176,7 @@ COUNTS: Final = (
     Count("disk_queued_bytes", "kvcs_relay_disk_queued_bytes", _GAUGE, "bytes",
           "Octets that wait to be written."),
     Count("disk_writable", "kvcs_relay_disk_writable", _GAUGE, "0 or 1",
-          "Whether Objects are written now; not for a while after a failure."),
+          "Whether Objects are written now; not for a while after a failure, nor without a disk."),
     Count("disk_objects_written", "kvcs_relay_disk_objects_written_total", _COUNTER, "objects",
           "Objects written to disk."),
     Count("disk_bytes_written", "kvcs_relay_disk_written_bytes_total", _COUNTER, "bytes",

@@ -56,7 +56,9 @@ class WrongSettings(ConfigError):
 
     def __str__(self) -> str:
         more = len(self.errors) - 1
-        return super().__str__() + (f" (and {more} more)" if more else "")
+        return super().__str__() + (
+            f" (and {more} more: kvcs relay check-config names all)" if more else ""
+        )
 
 
 def read(path: Path) -> Settings:
