@@ -16,16 +16,14 @@ def replaceable(path: Path) -> Path:
     """Return the place of the regular file that `path` names or is to name, behind all links.
 
     Raises:
-        OSError: Something else than a regular file is there, or links lead in a circle.
+        OSError: Something else than a regular file is there, or the system does not follow
+            its links.
     """
-    if path.is_symlink():
-        path = Path(os.path.realpath(path))
     try:
-        mode = path.lstat().st_mode
+        # The system follows, with its own rules about whose links may be.
+        mode = path.stat().st_mode
     except FileNotFoundError:
-        return path
-    if stat.S_ISLNK(mode):
-        raise OSError(errno.ELOOP, "links that lead in a circle")
+        mode = stat.S_IFREG
     if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, "what is there is no file that could be replaced")
-    return path
+    return Path(os.path.realpath(path)) if path.is_symlink() else path

@@ -50,13 +50,17 @@ def test_output_that_cannot_be_written_is_an_error_in_a_sentence(form):
 def full_pipe():
     """Both ends of a pipe that takes nothing more."""
     ours, theirs = os.pipe()
-    os.set_blocking(theirs, False)
+    fill(theirs)
+    return ours, theirs
+
+
+def fill(descriptor):
+    os.set_blocking(descriptor, False)
     try:
         while True:
-            os.write(theirs, b"x" * 4096)
+            os.write(descriptor, b"x" * 4096)
     except BlockingIOError:
-        os.set_blocking(theirs, True)
-    return ours, theirs
+        os.set_blocking(descriptor, True)
 
 
 def test_relay_serves_and_ends_when_nobody_reads_its_log(tmp_path, run, own_scope_key_file):
@@ -111,6 +115,28 @@ def test_signal_ends_a_command_whose_output_nobody_reads():
 
 def waits_in_a_write(pid):
     return "pipe" in Path(f"/proc/{pid}/wchan").read_text()
+
+
+def test_one_signal_ends_a_relay_whose_last_words_nobody_reads(tmp_path):
+    ours, theirs = os.pipe()
+    command = (*KVCS, "relay", "run", "--port", "0", "--dev-cert", tmp_path / "certificate")
+    with subprocess.Popen(
+        [*map(str, command), "--json", "--no-admin"],
+        stdout=theirs,
+        stderr=subprocess.DEVNULL,
+        env=ENVIRONMENT,
+    ) as child:
+        try:
+            assert b"url" in os.read(ours, 65536)
+            fill(theirs)
+            child.send_signal(signal.SIGTERM)
+            code = child.wait(20)
+        finally:
+            child.kill()
+            os.close(ours)
+            os.close(theirs)
+
+    assert code == 130
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
@@ -38,13 +39,18 @@ class ErrorForm:
 
     def show(self, complaint: Complaint) -> ExitCode:
         """Show a failure on standard error; return its exit code."""
+        # The exit code says it too, where nobody can read this.
+        with suppress(OSError):
+            self._echo(complaint)
+        return complaint.code
+
+    def _echo(self, complaint: Complaint) -> None:
         if self.as_json:
             click.echo(json.dumps(complaint.to_json()), err=True)
-            return complaint.code
+            return
         click.echo(f"kvcs: {printable(complaint.message)}", err=True)
         if complaint.hint:
             click.echo(f"  {complaint.hint}", err=True)
-        return complaint.code
 
     def show_interruption(self) -> ExitCode:
         """Say that somebody interrupted, to a program: a person knows."""

@@ -19,6 +19,8 @@ from typing import Final
 __all__ = ("LossyStream",)
 
 _PATIENCE: Final = 1.0
+# Seconds after which it is tried again where there is said to be room.
+_PAUSE: Final = 0.001
 # A pipe that says that it has room takes so much.
 _PIPE_BYTES: Final = select.PIPE_BUF
 
@@ -84,9 +86,11 @@ class LossyStream(io.TextIOBase):
                 left = left[self._put(left) :]
                 self._is_stuck = False
             except BlockingIOError:
-                self._is_stuck = not self._has_room(deadline - time.monotonic())
-                if self._is_stuck:
+                seconds = deadline - time.monotonic()
+                if seconds <= 0 or not self._has_room(seconds):
+                    self._is_stuck = True
                     break
+                time.sleep(_PAUSE)
             except OSError:
                 # Who read it has gone; that ends nothing else.
                 break

@@ -156,10 +156,8 @@ class Output:
 
 
 def _console_for_notes(*, no_color: bool | None) -> Console:
-    """Return standard error for notes: a terminal that nobody reads holds nobody up."""
+    """Return standard error for notes: who does not read them holds nobody up."""
     try:
-        if not sys.stderr.isatty():
-            return Console(stderr=True, no_color=no_color, highlight=False)
         stream = LossyStream(sys.stderr.fileno(), encoding=sys.stderr.encoding)
     except (OSError, ValueError, AttributeError):
         return Console(stderr=True, no_color=no_color, highlight=False)

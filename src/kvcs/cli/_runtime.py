@@ -9,7 +9,7 @@ a thread sends the signal again, which then ends the write, and the command.
 import asyncio
 import signal
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
@@ -27,11 +27,13 @@ class _Writes:
         number: Its number, and that of the last one while there is none.
         is_under_way: Whether there is one.
         stuck: Number of the one that a signal is to end; None for none.
+        signal: The signal that came last; None before the first.
     """
 
     number = 0
     is_under_way = False
     stuck: int | None = None
+    signal: int | None = None
 
 
 @contextmanager
@@ -43,10 +45,20 @@ def writing() -> Generator[None]:
     """
     _Writes.number += 1
     _Writes.is_under_way = True
+    if _Writes.signal is not None:
+        # It was told to the event loop, and does not come again by itself.
+        _end_later(_Writes.signal)
     try:
         yield
     finally:
         _Writes.is_under_way = False
+
+
+def _end_later(signal_number: int) -> None:
+    """End the write that is under way if it stands still."""
+    timer = threading.Timer(_WRITE_TIME, _end_if_stuck, (_Writes.number, signal_number))
+    timer.daemon = True
+    timer.start()
 
 
 def _end_if_stuck(number: int, signal_number: int) -> None:
@@ -63,6 +75,7 @@ def run[T](main: Coroutine[Any, Any, T]) -> T:
     Raises:
         KeyboardInterrupt: SIGINT or SIGTERM arrived; `main` was cancelled and has ended.
     """
+    _Writes.signal = None
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         try:
             return runner.run(_ended_by_signals(main))
@@ -73,12 +86,16 @@ def run[T](main: Coroutine[Any, Any, T]) -> T:
 async def _ended_by_signals[T](main: Coroutine[Any, Any, T]) -> T:
     task = asyncio.current_task()
     assert task is not None
-    with _handled(task.cancel, patience=1):
+    # A shell without job control has what it starts in the background ignore SIGINT.
+    heeded = [n for n in _SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]
+    with _handled(task.cancel, patience=1, numbers=heeded):
         return await main
 
 
 @contextmanager
-def _handled(react: Callable[[], object], *, patience: int) -> Generator[None]:
+def _handled(
+    react: Callable[[], object], *, patience: int, numbers: Sequence[int] = _SIGNALS
+) -> Generator[None]:
     """Have the loop call `react` for each signal; what comes after `patience` of them ends all."""
     loop = asyncio.get_running_loop()
     signals = 0
@@ -94,13 +111,11 @@ def _handled(react: Callable[[], object], *, patience: int) -> Generator[None]:
         if signals > patience:
             raise KeyboardInterrupt
         loop.call_soon_threadsafe(react)
+        _Writes.signal = signal_number
         if _Writes.is_under_way:
-            arguments = (_Writes.number, signal_number)
-            timer = threading.Timer(_WRITE_TIME, _end_if_stuck, arguments)
-            timer.daemon = True
-            timer.start()
+            _end_later(signal_number)
 
-    before = {number: signal.signal(number, handle) for number in _SIGNALS}
+    before = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield
     finally:

@@ -300,9 +300,18 @@ class RelayCore:
 
     def parent_gained(self, parent: Peer, *, now: float) -> None:
         """Ask and tell a new parent what is to be asked and told."""
+        self.parent_refusals.forget()
         self.discovery.upward.attach(parent, now=now)
         for track in tuple(self._tracks.values()):
             track.demand.publisher_appeared(parent, now=now)
+
+    def tokens_replaced(self, *, now: float) -> None:
+        """Ask the parent again for what it may have refused: it is shown other tokens now."""
+        self.discovery.upward.renew(now=now)
+        parent = self.parent
+        if parent is not None:
+            for track in tuple(self._tracks.values()):
+                track.demand.parent_trusts(parent, now=now)
 
     def relay_authorized(self, relay: Peer, *, now: float) -> None:
         """Ask a relay for what it may publish now, and could not before."""

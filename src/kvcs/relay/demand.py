@@ -417,7 +417,7 @@ class Demand:
     def supply_refused(self, peer: Peer, refusal: Refusal, *, now: float) -> None:
         """Note that a publisher refused, and ask others; else refuse in turn."""
         for waiting in self._subscribes.values():
-            waiting.denied.add(peer)
+            waiting.note_refusal(peer, refusal)
         self._find_publishers(refusal, now)
 
     def refused_in_haste(self, peer: Peer, *, now: float) -> None:
@@ -439,6 +439,16 @@ class Demand:
             waiting.is_refused = False
             waiting.denied.discard(peer)
         self._find_publishers(NOT_FOUND, now)
+
+    def parent_trusts(self, parent: Peer, *, now: float) -> None:
+        """Ask the parent again that refused: this relay has other tokens now."""
+        refused = [waiting for waiting in self._subscribes.values() if parent in waiting.denied]
+        for waiting in refused:
+            waiting.is_refused = False
+            waiting.denied.discard(parent)
+        if refused:
+            self.supply.publishers.return_to(parent)
+            self._find_publishers(NOT_FOUND, now)
 
     def _find_publishers(self, refusal: Refusal, now: float) -> None:
         """Subscribe for those who wait, or refuse them if there is nobody left to ask."""
@@ -466,6 +476,7 @@ class Demand:
         publishers, denied = self.supply.publishers, waiting.denied
         if not may_ask() or publishers.are_asked_much(waiting.peer, denied, now):
             refusal = ASKED_MUCH
+        refusal = waiting.told(refusal)
         may_appear = waiting.deadline is not None and waiting.deadline > now
         if may_appear and refusal.code == RequestErrorCode.DOES_NOT_EXIST:
             waiting.is_refused = True

@@ -2,7 +2,8 @@
 
 Theory of operation. A client can do nothing about that, and is told that there is nothing, as while
 there is no parent (`kvcs.relay.refusal`). The operator can, and finds it in the log, in the report
-of the parents, and in a counter. Clients can cause such refusals, so the log has a line a minute.
+of the parents, and in a counter. Clients can cause such refusals, so the log has a line a minute
+for each code.
 """
 
 import logging
@@ -25,13 +26,13 @@ _logger = logging.getLogger("kvcs.relay")
 class ParentRefusals:
     """Notes what parents refuse since they do not trust this relay that far."""
 
-    __slots__ = ("_code", "_logged_at", "_metrics", "_refused_at")
+    __slots__ = ("_code", "_log_at", "_metrics", "_refused_at")
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._code = ""
         self._refused_at: float | None = None
-        self._logged_at: float | None = None
+        self._log_at: dict[str, float] = {}
 
     def __repr__(self) -> str:
         return f"<ParentRefusals {self._code or 'none'}>"
@@ -43,9 +44,9 @@ class ParentRefusals:
         self._code = RequestErrorCode(event.code).name
         self._metrics.upstream_refused[self._code] += 1
         self._refused_at = now
-        if self._logged_at is not None and now < self._logged_at + SHOWN_SECONDS:
+        if now < self._log_at.get(self._code, now):
             return
-        self._logged_at = now
+        self._log_at[self._code] = now + SHOWN_SECONDS
         _logger.warning(
             "the parent %s refuses what this relay asks for: %s; clients are told that there is "
             "nothing. Its token (--upstream-token-file) has to be good there, for every scope of "
@@ -54,6 +55,10 @@ class ParentRefusals:
             self._code,
             extra={"event": "parent-refused", "session": peer.id, "code": self._code},
         )
+
+    def forget(self) -> None:
+        """Show nothing of a parent that is not asked any more."""
+        self._refused_at = None
 
     def error(self, *, now: float) -> str:
         """Return what was refused a moment ago, in a few words; nothing if all is well."""

@@ -115,23 +115,24 @@ class Questions:
         """Note that a publisher did not say more about the Track; `settle` is due next."""
         store = self._supply.store
         is_short = refusal.code == RequestErrorCode.INVALID_RANGE and store.largest is not None
-        # Of a publisher that is only busy nothing is learned: the subscriber asks again.
-        is_busy = refusal.code == RequestErrorCode.EXCESSIVE_LOAD
         for route, question in tuple(self._waiting.items()):
             if question.probe is not probe:
                 continue
             question.probe = None
-            question.denied.add(probe.peer)
+            question.note_refusal(probe.peer, refusal)
             peers = self._supply.publishers.for_fetch(question.peer, now)
             if any(peer not in question.denied for peer in peers):
                 # Another publisher may know; `settle` is due next.
                 continue
+            told = question.told(refusal)
+            # Of a publisher that is only busy nothing is learned: the subscriber asks again.
+            is_busy = told.code == RequestErrorCode.EXCESSIVE_LOAD
             is_fetch = isinstance(question.event, FetchReceived)
             if is_fetch and not is_busy and (is_short or self._supply.holds_anything):
                 question.is_learned = True
             else:
                 del self._waiting[route]
-                self._audience.refuse(question, refusal, now=now)
+                self._audience.refuse(question, told, now=now)
 
     def refuse_all(self, refusal: Refusal, *, now: float) -> None:
         """Refuse everything that waits."""

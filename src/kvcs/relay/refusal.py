@@ -16,7 +16,15 @@ from kvcs.errors import RequestErrorCode
 from kvcs.moqt.session.events import RequestRejected
 from kvcs.moqt.wire.request import Redirect
 
-__all__ = ("ASKED_MUCH", "NOBODY_CAME", "NOT_FOUND", "UNINTERESTED", "UNTRUSTED", "Refusal")
+__all__ = (
+    "ASKED_MUCH",
+    "NOBODY_CAME",
+    "NOT_FOUND",
+    "NO_PARENT",
+    "UNINTERESTED",
+    "UNTRUSTED",
+    "Refusal",
+)
 
 _ABSENT: Final = frozenset({RequestErrorCode.DOES_NOT_EXIST, RequestErrorCode.GOING_AWAY})
 UNTRUSTED: Final = frozenset(
@@ -66,8 +74,10 @@ class Refusal:
             is_parent: It is a parent of this relay.
         """
         code = rejection.code
-        if code in _ABSENT or (is_parent and code in UNTRUSTED):
+        if code in _ABSENT:
             return cls(NOT_FOUND.code, NOT_FOUND.reason)
+        if is_parent and code in UNTRUSTED:
+            return cls(NO_PARENT.code, NO_PARENT.reason, note=NO_PARENT.note)
         if code == RequestErrorCode.REDIRECT and rejection.redirect is not None:
             return cls(RequestErrorCode.REDIRECT, rejection.reason, rejection.redirect)
         if code in _PASSED_ON:
@@ -77,6 +87,9 @@ class Refusal:
 
 NOT_FOUND: Final = Refusal(RequestErrorCode.DOES_NOT_EXIST, "no publisher")
 """Nobody publishes the Track, or nobody may know."""
+
+NO_PARENT: Final = Refusal(NOT_FOUND.code, NOT_FOUND.reason, note="a parent refuses this relay")
+"""Nobody publishes the Track here, and a parent that may have it does not trust this relay."""
 
 NOBODY_CAME: Final = Refusal(RequestErrorCode.TIMEOUT, "no publisher appeared")
 """Nobody published the Track within RENDEZVOUS_TIMEOUT, or nobody may know."""

@@ -250,7 +250,7 @@ class Relay:
         assert self._loop is not None, "the relay is open"
         self._upstream_tokens = tokens
         self._uplink.authorize(tokens)
-        self._core.discovery.upward.renew(now=self._loop.time())
+        self._core.tokens_replaced(now=self._loop.time())
 
     def _look_for_end(self) -> None:
         if self._core.drain.is_over:

@@ -5,6 +5,7 @@ Source: MOQT draft 22, Sections 3.2.3, 9.20.5 and 9.20.6.
 
 from dataclasses import dataclass, field
 
+from kvcs.errors import RequestErrorCode
 from kvcs.moqt.session.events import (
     FetchReceived,
     SubscribeReceived,
@@ -13,6 +14,7 @@ from kvcs.moqt.session.events import (
 )
 from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.relay.peer import Peer
+from kvcs.relay.refusal import NO_PARENT, Refusal
 from kvcs.relay.upstream_fetch import UpstreamFetch
 from kvcs.relay.upstream_status import UpstreamStatus
 
@@ -39,6 +41,7 @@ class Waiting[E: (SubscribeReceived, FetchReceived | TrackStatusReceived)]:
         probe: What was sent to a publisher to learn more, for this request or another.
         is_learned: The publisher said as much as it will.
         denied: Publishers that did not say more.
+        refusal: What one of them said first, but for that the Track does not exist.
         updates: REQUEST_UPDATEs that came meanwhile.
     """
 
@@ -50,7 +53,21 @@ class Waiting[E: (SubscribeReceived, FetchReceived | TrackStatusReceived)]:
     probe: Probe | None = None
     is_learned: bool = False
     denied: set[Peer] = field(default_factory=set[Peer])
+    refusal: Refusal | None = None
     updates: list[UpdateReceived] = field(default_factory=list[UpdateReceived])
+
+    def note_refusal(self, peer: Peer, refusal: Refusal) -> None:
+        """Note that a publisher refuses."""
+        self.denied.add(peer)
+        if self.refusal is None and refusal.code != RequestErrorCode.DOES_NOT_EXIST:
+            self.refusal = refusal
+
+    def told(self, refusal: Refusal) -> Refusal:
+        """Return what to tell the subscriber, where the last publisher gave this refusal.
+
+        A parent that does not trust this relay says less than any publisher.
+        """
+        return self.refusal if refusal == NO_PARENT and self.refusal is not None else refusal
 
     @property
     def wants_objects(self) -> bool:

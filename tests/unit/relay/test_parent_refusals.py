@@ -1,10 +1,11 @@
 """A parent that does not trust this relay: what is here is served, and the operator is told."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 from tests.unit.relay.kin import Parent
-from tests.unit.relay.world import BLOCKS, TRACK, whole
+from tests.unit.relay.world import BLOCKS, TRACK, WHOLE, whole
 
 from kvcs.errors import RequestErrorCode
 from kvcs.moqt.session import events as ev
@@ -102,3 +103,47 @@ def test_refusals_of_other_kinds_and_of_publishers_are_not_that(world, caplog):
     assert world.statistics.upstream_refused == {}
     assert world.core.parent_refusals.error(now=world.now) == ""
     assert warnings_in(caplog) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "code",
+    [RequestErrorCode.EXCESSIVE_LOAD, RequestErrorCode.TIMEOUT, RequestErrorCode.NOT_SUPPORTED],
+)
+def test_what_a_publisher_said_is_told_and_not_what_such_a_parent_lacks(world, kind, code):
+    refusing_parent(world)
+    publisher, consumer = world.publisher(), world.client()
+    publisher.refusing = {each: {"code": code} for each in KINDS}
+    asked = {
+        ev.SubscribeReceived: consumer.subscribe,
+        ev.FetchReceived: lambda: consumer.fetch(ALL),
+        ev.TrackStatusReceived: lambda: consumer.send(consumer.session.track_status, TRACK),
+    }
+
+    assert consumer.rejection(asked[kind]()) is code
+
+
+def test_who_waits_is_served_once_the_parent_is_shown_other_tokens(world):
+    parent = refusing_parent(world)
+    consumer = world.client()
+    waiting = consumer.subscribe(replace(WHOLE, rendezvous_timeout_ms=60_000))
+    assert consumer.of(waiting, ev.RequestRejected) == []
+
+    parent.refusing.clear()
+    parent.add_groups(0)
+    world.core.tokens_replaced(now=world.now)
+    world.settle()
+
+    assert consumer.one(waiting, ev.SubscribeAccepted)
+    assert len(parent.active(ev.SubscribeReceived)) == 1
+
+
+def test_a_new_parent_is_not_blamed_for_the_one_before(world):
+    parent = refusing_parent(world)
+    consumer = world.client()
+    consumer.subscribe()
+    blamed = world.core.parent_refusals.error(now=world.now)
+    parent.lose()
+    Parent(world)
+
+    assert (bool(blamed), world.core.parent_refusals.error(now=world.now)) == (True, "")

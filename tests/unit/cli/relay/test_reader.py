@@ -154,7 +154,9 @@ def test_long_values_are_cut():
 
 
 def test_first_fault_stands_for_all_of_them():
-    with pytest.raises(WrongSettings, match=r"listen\.port: .* \(and 1 more: kvcs relay check-config names all\)$"):
+    with pytest.raises(
+        WrongSettings, match=r"listen\.port: .* \(and 1 more: kvcs relay check-config names all\)$"
+    ):
         parse("[listen]\nport = -1\nhost = 2", directory=HERE)
 
 
