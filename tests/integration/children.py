@@ -9,6 +9,8 @@ import time
 import urllib.request
 from contextlib import contextmanager
 
+import pytest
+
 __all__ = (
     "ENVIRONMENT",
     "KVCS",
@@ -16,6 +18,7 @@ __all__ = (
     "completed",
     "end",
     "first_line",
+    "needs_sigint",
     "process",
     "result_of",
     "status_at",
@@ -26,6 +29,10 @@ __all__ = (
 #: Without the settings of the person who runs the tests.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("KVCS_")}
 KVCS = (sys.executable, "-m", "kvcs")
+needs_sigint = pytest.mark.skipif(
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN,
+    reason="whoever started the tests has all that they start ignore SIGINT",
+)
 
 
 @contextmanager

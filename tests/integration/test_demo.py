@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.integration.children import KVCS, until
+from tests.integration.children import KVCS, needs_sigint, until
 from tests.integration.model import random_checkpoint
 from tests.integration.secrecy import found_in, runs_of_words
 
@@ -251,7 +251,10 @@ def test_demo_that_takes_too_long_ends_in_time():
     assert "did not end within 0.3 s" in err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGINT, marks=needs_sigint), signal.SIGTERM, signal.SIGKILL],
+)
 def test_no_process_outlives_an_interrupted_demo(number):
     mark = f"interrupted-{os.getpid()}-{number}"
     with demo("--engine", "file", mark=mark) as child:

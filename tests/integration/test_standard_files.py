@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.integration.children import ENVIRONMENT, status_at, until
+from tests.integration.children import ENVIRONMENT, needs_sigint, status_at, until
 
 from kvcs.engines.file import SAMPLE_CACHE
 
@@ -95,6 +95,7 @@ def shown_in(path):
     return json.loads(lines[0]) if lines else None
 
 
+@needs_sigint
 def test_signal_ends_a_command_whose_output_nobody_reads():
     ours, theirs = full_pipe()
     with subprocess.Popen(
