@@ -18,8 +18,9 @@ from benchmarks.setup import certificate, free_port
 LAYERS = 32
 OBJECT_BYTES = 128 * 1024
 CONSUMERS = (1, 2, 4, 8)
-#: Publications that the cache has room for.
+#: Publications that the cache has room for, and what a relay needs at least.
 CACHED = 3
+LEAST_CACHE_BYTES = 2**25
 #: Octets a second that the forwarder moves at least, in and out, to find sizes.
 MOVED_PER_SECOND = 80e6
 
@@ -68,7 +69,7 @@ async def run(seconds: float) -> list[Result]:
     sizes = {count: _size(seconds, count) for count in CONSUMERS}
     largest = max(sizes.values())
     async with AsyncExitStack() as stack:
-        site = await _open(stack, cache_bytes=CACHED * largest)
+        site = await _open(stack, cache_bytes=max(LEAST_CACHE_BYTES, CACHED * largest))
         for _ in range(CACHED):
             await site.serve(1, largest)
         for count, size in sizes.items():
