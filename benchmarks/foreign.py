@@ -27,6 +27,7 @@ OBJECT_BYTES: Final = 128 * 1024
 CONSUMERS: Final = (1, 2, 4, 8)
 #: Publications that the cache has room for.
 CACHED: Final = 3
+LEAST_CACHE_BYTES: Final = 2**25
 #: Octets a second that a relay moves, in and out, to find sizes.
 MOVED_PER_SECOND: Final = 60e6
 #: Objects of a Group at least, of 64 tokens each: short prompts are not worth a cache.
@@ -109,7 +110,7 @@ async def run(seconds: float) -> list[Result]:
     sizes = {count: _size(seconds, count) for count in CONSUMERS}
     largest = max(sizes.values())
     async with AsyncExitStack() as stack:
-        theirs, ours = await _open(stack, cache_bytes=CACHED * largest)
+        theirs, ours = await _open(stack, cache_bytes=max(LEAST_CACHE_BYTES, CACHED * largest))
         for _ in range(CACHED):
             await ours.serve(1, largest)
         for count, size in sizes.items():
@@ -132,7 +133,9 @@ async def run(seconds: float) -> list[Result]:
 def _size(seconds: float, count: int) -> int:
     """Return the octets of a publication for so many consumers."""
     blocks = round(MOVED_PER_SECOND * seconds / (count + 1) / _PER_BLOCK)
-    return max(MIN_BLOCKS, blocks) * _PER_BLOCK
+    # A run of less than a second shows that it runs, and no more.
+    least = max(1, round(MIN_BLOCKS * min(1.0, seconds)))
+    return max(least, blocks) * _PER_BLOCK
 
 
 async def _open(stack: AsyncExitStack, *, cache_bytes: int) -> tuple[Place, Place]:
