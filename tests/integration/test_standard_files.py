@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -47,14 +48,8 @@ def test_output_that_cannot_be_written_is_an_error_in_a_sentence(form):
     assert "Traceback" not in done.stderr
 
 
-def full_pipe():
-    """Both ends of a pipe that takes nothing more."""
-    ours, theirs = os.pipe()
-    fill(theirs)
-    return ours, theirs
-
-
 def fill(descriptor):
+    """Write into a pipe until it takes nothing more."""
     os.set_blocking(descriptor, False)
     try:
         while True:
@@ -63,27 +58,47 @@ def fill(descriptor):
         os.set_blocking(descriptor, True)
 
 
-def test_relay_serves_and_ends_when_nobody_reads_its_log(tmp_path, run, own_scope_key_file):
-    ours, theirs = full_pipe()
-    command = (*KVCS, "relay", "run", "--port", "0", "--dev-cert", tmp_path / "certificate")
-    member = ("--scope-key-file", own_scope_key_file, "--timeout", "10s")
-    out = (tmp_path / "out").open("w+")
-    with subprocess.Popen(
-        [*map(str, command), "--json", "-v", "--admin-port", "0"],
-        stdout=out, stderr=theirs, env=ENVIRONMENT,
-    ) as child:  # fmt: skip
+@contextmanager
+def relay_run(place, *flags, **standard):
+    """A relay in a process with these standard files."""
+    command = [*KVCS, "relay", "run", "--port", "0", "--dev-cert", place / "certificate", "--json"]
+    with started([*command, *flags], **standard) as child:
+        yield child
+
+
+@contextmanager
+def started(command, **standard):
+    """A process that does not outlive the test."""
+    words = [str(word) for word in command]
+    with subprocess.Popen(words, env=ENVIRONMENT, **standard) as child:
         try:
-            shown = until(lambda: shown_in(tmp_path / "out"))
+            yield child
+        finally:
+            child.kill()
+
+
+@pytest.fixture
+def pipe():
+    """Both ends of a pipe."""
+    ours, theirs = os.pipe()
+    yield ours, theirs
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_relay_serves_and_ends_when_nobody_reads_its_log(tmp_path, run, own_scope_key_file, pipe):
+    fill(pipe[1])
+    member = ("--scope-key-file", own_scope_key_file, "--timeout", "10s")
+    shown_at = tmp_path / "out"
+    with shown_at.open("w") as out:
+        flags = ("-v", "--admin-port", "0")
+        with relay_run(tmp_path, *flags, stdout=out, stderr=pipe[1]) as child:
+            shown = until(lambda: shown_in(shown_at))
             for _ in range(20):
                 looked = run("inspect", shown["url"], *member, "--ca", shown["ca"])
             status = status_at(shown["admin"])
             child.send_signal(signal.SIGTERM)
             code = child.wait(20)
-        finally:
-            child.kill()
-            out.close()
-            os.close(ours)
-            os.close(theirs)
 
     assert looked[0] == 3, looked
     assert status["is_ready"]
@@ -96,20 +111,13 @@ def shown_in(path):
 
 
 @needs_sigint
-def test_signal_ends_a_command_whose_output_nobody_reads():
-    ours, theirs = full_pipe()
-    with subprocess.Popen(
-        [*KVCS, "relay", "run", "--print-config"], stdout=theirs, stderr=subprocess.DEVNULL,
-        env=ENVIRONMENT,
-    ) as child:  # fmt: skip
-        try:
-            until(lambda: waits_in_a_write(child.pid))
-            child.send_signal(signal.SIGINT)
-            code = child.wait(10)
-        finally:
-            child.kill()
-            os.close(ours)
-            os.close(theirs)
+def test_signal_ends_a_command_whose_output_nobody_reads(pipe):
+    fill(pipe[1])
+    command = (*KVCS, "relay", "run", "--print-config")
+    with started(command, stdout=pipe[1], stderr=subprocess.DEVNULL) as child:
+        until(lambda: waits_in_a_write(child.pid))
+        child.send_signal(signal.SIGINT)
+        code = child.wait(10)
 
     assert code in (130, -signal.SIGINT)
 
@@ -118,45 +126,23 @@ def waits_in_a_write(pid):
     return "pipe" in Path(f"/proc/{pid}/wchan").read_text()
 
 
-def test_one_signal_ends_a_relay_whose_last_words_nobody_reads(tmp_path):
-    ours, theirs = os.pipe()
-    command = (*KVCS, "relay", "run", "--port", "0", "--dev-cert", tmp_path / "certificate")
-    with subprocess.Popen(
-        [*map(str, command), "--json", "--no-admin"],
-        stdout=theirs,
-        stderr=subprocess.DEVNULL,
-        env=ENVIRONMENT,
-    ) as child:
-        try:
-            assert b"url" in os.read(ours, 65536)
-            fill(theirs)
-            child.send_signal(signal.SIGTERM)
-            code = child.wait(20)
-        finally:
-            child.kill()
-            os.close(ours)
-            os.close(theirs)
+def test_one_signal_ends_a_relay_whose_last_words_nobody_reads(tmp_path, pipe):
+    ours, theirs = pipe
+    with relay_run(tmp_path, "--no-admin", stdout=theirs, stderr=subprocess.DEVNULL) as child:
+        assert b"url" in os.read(ours, 65536)
+        fill(theirs)
+        child.send_signal(signal.SIGTERM)
+        code = child.wait(20)
 
     assert code == 130
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_ends_a_relay_that_cannot_say_that_it_listens(tmp_path, number):
-    ours, theirs = full_pipe()
-    command = (*KVCS, "relay", "run", "--port", "0", "--dev-cert", tmp_path / "certificate")
-    with subprocess.Popen(
-        [*map(str, command), "--json", "--no-admin"],
-        stdout=theirs,
-        stderr=subprocess.DEVNULL,
-        env=ENVIRONMENT,
-    ) as child:
-        try:
-            until(lambda: waits_in_a_write(child.pid))
-            child.send_signal(number)
-            code = child.wait(15)
-        finally:
-            child.kill()
-            os.close(ours)
-            os.close(theirs)
+def test_signal_ends_a_relay_that_cannot_say_that_it_listens(tmp_path, number, pipe):
+    fill(pipe[1])
+    with relay_run(tmp_path, "--no-admin", stdout=pipe[1], stderr=subprocess.DEVNULL) as child:
+        until(lambda: waits_in_a_write(child.pid))
+        child.send_signal(number)
+        code = child.wait(15)
 
     assert code == 130

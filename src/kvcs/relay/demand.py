@@ -17,7 +17,7 @@ Source: MOQT draft 22, Sections 3.1, 3.2.3, 7.4, 7.6 and 9.20.6.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -435,20 +435,23 @@ class Demand:
         if not peer.takes_repetition(refused[0].peer, now=now):
             self.refused_in_haste(peer, now=now)
             return
-        for waiting in refused:
-            waiting.is_refused = False
-            waiting.denied.discard(peer)
-        self._find_publishers(NOT_FOUND, now)
+        self._return_to(peer, refused, now)
 
     def parent_trusts(self, parent: Peer, *, now: float) -> None:
         """Ask the parent again that refused: this relay has other tokens now."""
         refused = [waiting for waiting in self._subscribes.values() if parent in waiting.denied]
-        for waiting in refused:
-            waiting.is_refused = False
-            waiting.denied.discard(parent)
         if refused:
             self.supply.publishers.return_to(parent)
-            self._find_publishers(NOT_FOUND, now)
+            self._return_to(parent, refused, now)
+
+    def _return_to(
+        self, peer: Peer, refused: Sequence[Waiting[SubscribeReceived]], now: float
+    ) -> None:
+        """Let those wait again that a peer refused, and ask it for them."""
+        for waiting in refused:
+            waiting.is_refused = False
+            waiting.denied.discard(peer)
+        self._find_publishers(NOT_FOUND, now)
 
     def _find_publishers(self, refusal: Refusal, now: float) -> None:
         """Subscribe for those who wait, or refuse them if there is nobody left to ask."""

@@ -10,8 +10,8 @@ pages for all of them cost more than they save.
 Evicted Objects lie between others that stay, so the allocator keeps their memory: a relay whose
 cache is full holds up to half as much again as its budget. glibc can give back whole pages from
 the middle of its heap when it is told to. The pages that are needed again are then mapped and
-cleared again, which costs a tenth of a relay that takes new Objects where old ones were, as one in
-service does: what is free inside is therefore left alone while it is little. What sessions leave
+cleared again, at each page of a relay that takes new Objects where old ones were, as one in service
+does: what is free inside is therefore left alone while it is little. What sessions leave
 free, which may be much after a flood, is given back now and then. Other allocators are left alone.
 """
 

@@ -21,6 +21,8 @@ from tests.deploy.live.machine import (
 )
 
 UNIT = "kvcs-relay.service"
+# Seconds; RestartSec of the unit is one.
+_LONGER_THAN_RESTART = 3.0
 
 
 def check(place):
@@ -79,6 +81,18 @@ class _Machine:
         """Return a property of the unit."""
         return self.call("systemctl", "show", UNIT, "--property", name, "--value").strip()
 
+    def answers(self):
+        """Tell whether systemd says anything of the unit."""
+        try:
+            return bool(self.value("ActiveState"))
+        except NotSeen:
+            return False
+
+    def stays(self):
+        """Return the state of the unit after longer than systemd waits to start it again."""
+        time.sleep(_LONGER_THAN_RESTART)
+        return self.value("SubState")
+
     def relay(self):
         """Return the number of the relay's process, as it is outside."""
         (number,) = call("pgrep", "-f", "^/opt/kvcs.*/bin/kvcs relay run").split()
@@ -112,9 +126,9 @@ def _booted(root):
         try:
             children = Path(f"/proc/{container.pid}/task/{container.pid}/children")
             until("systemd has begun", lambda: children.read_text().split())
-            init = children.read_text().split()[-1]
-            time.sleep(1)
-            yield _Machine(init)
+            machine = _Machine(children.read_text().split()[-1])
+            until("systemd answers", machine.answers)
+            yield machine
         finally:
             container.terminate()
 
@@ -140,9 +154,8 @@ def _see_wrong_settings(machine, root):
     file.write_text(text.replace('policy = "allow-anyone"', 'policy = "nonsense"'))
     machine.call("systemctl", "start", UNIT)
     until("it ends", lambda: machine.value("ActiveState") == "failed")
-    time.sleep(3)
-    ended = (machine.value("ExecMainStatus"), machine.value("NRestarts"))
-    see("wrong settings end it with 2, and once", ended == ("2", "0"), instead=str(ended))
+    ended = (machine.stays(), machine.value("ExecMainStatus"), machine.value("NRestarts"))
+    see("wrong settings end it with 2, and once", ended == ("failed", "2", "0"), instead=str(ended))
     see("the journal says what is wrong", "'nonsense'" in machine.journal())
     file.write_text(text)
 
@@ -163,6 +176,5 @@ def _see_credentials_of_a_child(machine, root):
     file.write_text(f'upstream = ["moqt://127.0.0.1:4499/"]\n{file.read_text()}')
     machine.call("systemctl", "daemon-reload")
     machine.call("systemctl", "start", UNIT)
-    time.sleep(3)
-    state = machine.value("SubState")
+    state = machine.stays()
     see("a child reads the token of its parents", state == "running", instead=machine.journal())
