@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -108,6 +109,35 @@ def test_relay_serves_and_ends_when_nobody_reads_its_log(tmp_path, run, own_scop
 def shown_in(path):
     lines = path.read_text().splitlines()
     return json.loads(lines[0]) if lines else None
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_failure_that_nobody_reads_has_its_exit_code(pipe, form, own_scope_key_file):
+    fill(pipe[1])
+    member = ("--scope-key-file", own_scope_key_file, "--timeout", "1s", "--insecure-loopback")
+    command = (*KVCS, "publish", SAMPLE_CACHE, "--url", "moqt://127.0.0.1:9/", *member, *form)
+    with started(command, stdout=subprocess.DEVNULL, stderr=pipe[1]) as child:
+        code = child.wait(40)
+
+    assert code == 5
+
+
+def test_one_signal_ends_a_command_that_says_so_to_nobody(pipe, own_scope_key_file):
+    fill(pipe[1])
+    member = ("--scope-key-file", own_scope_key_file, "--timeout", "60s", "--insecure-loopback")
+    command = (*KVCS, "publish", SAMPLE_CACHE, "--url", "moqt://127.0.0.1:9/", *member, "--json")
+    with started(command, stdout=subprocess.DEVNULL, stderr=pipe[1]) as child:
+        until(lambda: catches_sigterm(child.pid))
+        child.send_signal(signal.SIGTERM)
+        code = child.wait(20)
+
+    assert code == 130
+
+
+def catches_sigterm(pid):
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = int(re.search(r"^SigCgt:\t(\w+)$", status, re.MULTILINE)[1], 16)
+    return bool(caught & 1 << signal.SIGTERM - 1)
 
 
 @needs_sigint

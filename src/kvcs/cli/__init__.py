@@ -9,7 +9,7 @@ import sys
 import traceback
 from dataclasses import replace
 from importlib import import_module
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -53,6 +53,13 @@ _HIDDEN: Final = {"demo-node": _Place("kvcs.cli.demo.node", "demo_node", "")}
 
 
 class _LazyGroup(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; click would write to a standard error that nobody may read."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.Abort from None
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*super().list_commands(ctx), *_COMMANDS]
 

@@ -5,15 +5,18 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 import click
 
 from kvcs.cli._errors import Complaint, ExitCode
+from kvcs.cli._standard import error_stream
 from kvcs.cli._text import printable
 
 __all__ = ("ErrorForm",)
 
+# Seconds that it waits for a reader; the exit code comes after it.
+_PATIENCE: Final = 5.0
 # What click takes for true.
 _TRUE = ("1", "true", "t", "yes", "y", "on")
 _INTERRUPTED = Complaint(message="interrupted", hint="", code=ExitCode.INTERRUPTED)
@@ -45,12 +48,13 @@ class ErrorForm:
         return complaint.code
 
     def _echo(self, complaint: Complaint) -> None:
+        stream = error_stream(_PATIENCE)
         if self.as_json:
-            click.echo(json.dumps(complaint.to_json()), err=True)
+            click.echo(json.dumps(complaint.to_json()), file=stream)
             return
-        click.echo(f"kvcs: {printable(complaint.message)}", err=True)
+        click.echo(f"kvcs: {printable(complaint.message)}", file=stream)
         if complaint.hint:
-            click.echo(f"  {complaint.hint}", err=True)
+            click.echo(f"  {complaint.hint}", file=stream)
 
     def show_interruption(self) -> ExitCode:
         """Say that somebody interrupted, to a program: a person knows."""

@@ -18,7 +18,6 @@ from typing import Final
 
 __all__ = ("LossyStream",)
 
-_PATIENCE: Final = 1.0
 # Seconds after which it is tried again where there is said to be room.
 _PAUSE: Final = 0.001
 # A pipe that says that it has room takes so much.
@@ -42,7 +41,7 @@ class LossyStream(io.TextIOBase):
     def __init__(
         self,
         descriptor: int,
-        patience: float = _PATIENCE,
+        patience: float,
         *,
         encoding: str = "utf-8",
         after_a_cut: str = "",

@@ -6,20 +6,18 @@ file becomes the command's default map, so a flag that is absent never overwrite
 
 import difflib
 import logging
-import sys
 import tomllib
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TextIO, cast
+from typing import Any, Final
 
 import click
 from click.core import ParameterSource
 
 from kvcs.cli._form import ErrorForm
-from kvcs.cli._lossy import LossyStream
 from kvcs.cli._output import JsonFormatter, Output, TextFormatter
+from kvcs.cli._standard import error_stream
 from kvcs.cli._units import DURATION
 from kvcs.errors import ConfigError
 
@@ -225,17 +223,9 @@ class RelaySettings:
     token_file: Path | None = None
 
 
-def _log_stream() -> TextIO:
-    """Return standard error for the log: nobody waits for a reader, and lines are lost instead."""
-    with suppress(OSError, ValueError, AttributeError):
-        stream = LossyStream(sys.stderr.fileno(), _LOG_PATIENCE, after_a_cut="\n")
-        return cast("TextIO", stream)
-    return sys.stderr
-
-
 def configure_logging(level: str, *, as_json: bool = False) -> None:
     """Send the log of kvcs to standard error."""
-    stream = logging.StreamHandler(_log_stream())
+    stream = logging.StreamHandler(error_stream(_LOG_PATIENCE, after_a_cut="\n"))
     stream.setFormatter(JsonFormatter() if as_json else TextFormatter())
     logger = logging.getLogger("kvcs")
     logger.handlers = [stream]

@@ -9,16 +9,15 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import IO, Any, Final, cast
+from typing import Any, Final
 
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress import Progress
 from rich.table import Table
 
-from kvcs.cli._lossy import LossyStream
 from kvcs.cli._runtime import writing
-from kvcs.cli._standard import to_output
+from kvcs.cli._standard import error_stream, to_output
 from kvcs.cli._text import printable
 
 __all__ = ("JsonFormatter", "Output", "TextFormatter", "format_bytes", "rounded")
@@ -71,6 +70,8 @@ class JsonFormatter(logging.Formatter):
 
 # How often a picture on the whole terminal is drawn, in a second.
 _REFRESHES: Final = 4
+# Seconds that a note or a picture waits for a reader.
+_PATIENCE: Final = 1.0
 # Columns that a table may have.
 _WIDEST: Final = 1000
 
@@ -90,7 +91,7 @@ class Output:
         # None leaves it to NO_COLOR, which False would override.
         no_color = None if color else True
         self._out = Console(no_color=no_color, highlight=False)
-        self._err = _console_for_notes(no_color=no_color)
+        self._err = Console(file=error_stream(_PATIENCE), no_color=no_color, highlight=False)
 
     @property
     def interactive(self) -> bool:
@@ -153,12 +154,3 @@ class Output:
             get_renderable=draw, console=self._err, screen=True, refresh_per_second=_REFRESHES
         ):
             yield
-
-
-def _console_for_notes(*, no_color: bool | None) -> Console:
-    """Return standard error for notes: who does not read them holds nobody up."""
-    try:
-        stream = LossyStream(sys.stderr.fileno(), encoding=sys.stderr.encoding)
-    except (OSError, ValueError, AttributeError):
-        return Console(stderr=True, no_color=no_color, highlight=False)
-    return Console(file=cast("IO[str]", stream), no_color=no_color, highlight=False)

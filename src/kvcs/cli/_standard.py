@@ -4,12 +4,13 @@ import os
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Final, TextIO, cast
 
 from kvcs.cli._errors import OutputFailed
+from kvcs.cli._lossy import LossyStream
 from kvcs.cli._runtime import writing
 
-__all__ = ("drop_output", "open_standard_files", "to_output")
+__all__ = ("drop_output", "error_stream", "open_standard_files", "to_output")
 
 _FILES: Final = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 
@@ -28,6 +29,22 @@ def open_standard_files() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(descriptor, mode, closefd=False))
+
+
+def error_stream(patience: float, *, after_a_cut: str = "") -> TextIO:
+    """Return standard error, which nobody has to read: text is lost that is not taken in time.
+
+    Args:
+        patience: Seconds that a write waits.
+        after_a_cut: Written before what comes next where a text was lost in its middle.
+    """
+    with suppress(OSError, ValueError, AttributeError):
+        stream = LossyStream(
+            sys.stderr.fileno(), patience, encoding=sys.stderr.encoding, after_a_cut=after_a_cut
+        )
+        return cast("TextIO", stream)
+    # A file takes all.
+    return sys.stderr
 
 
 @contextmanager

@@ -50,7 +50,7 @@ def seconds_of(work):
 
 def test_what_is_taken_is_written(pair):
     ours, theirs = pair
-    with LossyStream(theirs) as terminal:
+    with LossyStream(theirs, patience=0.2) as terminal:
         assert terminal.write("h\u00e4\n") == 3
 
     assert os.read(ours, 100).replace(b"\r", b"") == "h\u00e4\n".encode()
@@ -73,7 +73,7 @@ def test_a_file_is_none_of_them(tmp_path):
         (tmp_path / "file").open("w") as file,
         pytest.raises(OSError, match="no terminal, pipe or socket"),
     ):
-        LossyStream(file.fileno())
+        LossyStream(file.fileno(), patience=0.2)
 
 
 def test_what_is_no_terminal_is_no_screen(capsys):
@@ -86,7 +86,7 @@ def test_what_is_no_terminal_is_no_screen(capsys):
 @pytest.mark.parametrize("kind", ["pipe", "socket"])
 def test_a_reader_that_has_gone_is_no_error(kind):
     ours, theirs = opened(kind)
-    with LossyStream(theirs) as stream:
+    with LossyStream(theirs, patience=0.2) as stream:
         os.close(ours)
         assert stream.write("lost") == 4
     os.close(theirs)
