@@ -51,9 +51,12 @@ async def _serving(directory: Path, seconds: float) -> list[Result]:
     blocks = -(-max(LEAST_BYTES, round(SERVED_PER_SECOND * seconds)) // per_block)
     size = blocks * per_block
     async with AsyncExitStack() as stack:
-        memory, namespace = await _relay(stack, blocks, cache_bytes=MEMORY_BYTES)
-        disk, name_on_disk = await _relay(
-            stack, blocks, cache_bytes=CACHE_BYTES, disk_directory=str(directory)
+        memory, namespace = await _filled(stack, blocks)
+        async with AsyncExitStack() as filling:
+            _, name_on_disk = await _filled(filling, blocks, disk_directory=str(directory))
+        # Started anew, so that how fast the disk was written decides nothing.
+        disk = await _relay(
+            stack, free_port(), cache_bytes=CACHE_BYTES, disk_directory=str(directory)
         )
 
         async def fetch(nodes: tuple[Node, Node], name: str) -> Sample:
@@ -75,19 +78,26 @@ async def _serving(directory: Path, seconds: float) -> list[Result]:
     ]
 
 
-async def _relay(
+async def _node(stack: AsyncExitStack, role: str, **options: object) -> Node:
+    return await stack.enter_async_context(Node(role, certificate=certificate(), **options))
+
+
+async def _relay(stack: AsyncExitStack, port: int, **settings: object) -> tuple[Node, Node]:
+    """Start a relay and a consumer of it."""
+    relay = await _node(stack, "relay", port=port, **settings)
+    await relay.ask("cpu")
+    return relay, await _node(stack, "consumer", port=port)
+
+
+async def _filled(
     stack: AsyncExitStack, blocks: int, **settings: object
 ) -> tuple[tuple[Node, Node], str]:
     """Start a relay that holds a publication whose publisher has left; return its name too."""
-    port, files = free_port(), certificate()
-
-    async def node(role: str, **options: object) -> Node:
-        return await stack.enter_async_context(Node(role, certificate=files, **options))
-
-    relay = await node("relay", port=port, **settings)
-    await relay.ask("cpu")
-    publisher = await node("publisher", relay_port=port, layers=LAYERS, object_bytes=OBJECT_BYTES)
-    consumer = await node("consumer", port=port)
+    port = free_port()
+    relay, consumer = await _relay(stack, port, cache_bytes=MEMORY_BYTES, **settings)
+    publisher = await _node(
+        stack, "publisher", relay_port=port, layers=LAYERS, object_bytes=OBJECT_BYTES
+    )
     namespace = (await publisher.ask("publish", blocks=blocks, live=True))["namespace"]
     size = 2 * LAYERS * blocks * OBJECT_BYTES
     taking = asyncio.create_task(consumer.ask("plain", namespace=namespace, size=size))

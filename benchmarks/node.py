@@ -29,11 +29,18 @@ from kvcs.client import Consumer, Publisher
 from kvcs.endpoint.connect import ConnectConfig, connect
 from kvcs.endpoint.connection import Connection
 from kvcs.endpoint.serve import ServeConfig, serve
-from kvcs.errors import RequestFailed
+from kvcs.errors import PublishDoneCode, RequestFailed
 from kvcs.kv import Component, Descriptor, parse_scope_key
 from kvcs.kv.naming import PublicationName
 from kvcs.moqt.session.actions import RequestId
-from kvcs.moqt.session.events import Event, ObjectReceived
+from kvcs.moqt.session.events import (
+    Event,
+    ObjectReceived,
+    PublishDoneReceived,
+    RequestCancelled,
+    RequestRejected,
+    StreamAborted,
+)
 from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.moqt.wire.parameters import FillParameters, Parameters
 from kvcs.names import FullTrackName, TrackNamespace
@@ -276,6 +283,41 @@ class _Reused:
         return self._buffers[key]
 
 
+def _is_failure(event: Event) -> bool:
+    if isinstance(event, PublishDoneReceived):
+        return event.status_code != PublishDoneCode.TRACK_ENDED
+    return isinstance(event, RequestRejected | RequestCancelled | StreamAborted)
+
+
+class _Taking:
+    """Counts the payload octets that requests bring, until all are there or one fails."""
+
+    def __init__(self, size: int) -> None:
+        self.received = 0
+        self._size = size
+        self._end: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+
+    def note(self, event: Event) -> None:
+        """Take an event of a request."""
+        if isinstance(event, ObjectReceived):
+            self.received += len(event.obj.payload)
+            if self.received >= self._size and not self._end.done():
+                self._end.set_result(time.monotonic())
+        elif _is_failure(event) and not self._end.done():
+            self._end.set_exception(RuntimeError(f"after {self.received} octets: {event}"))
+
+    async def end(self) -> float:
+        """Return when the last octet came.
+
+        Raises:
+            RuntimeError: A request failed, or not all came in time.
+        """
+        try:
+            return await asyncio.wait_for(self._end, 60)
+        except TimeoutError:
+            raise RuntimeError(f"{self.received} of {self._size} octets in 60 s") from None
+
+
 class ConsumerNode(Node):
     """Takes a publication: every byte verified, or just counted."""
 
@@ -286,23 +328,14 @@ class ConsumerNode(Node):
 
     async def plain(self, namespace: str, size: int) -> dict[str, Any]:
         """Subscribe to both data tracks and count payload octets."""
-        done = asyncio.get_running_loop().create_future()
-        received = 0
-
-        def count(event: Event) -> None:
-            nonlocal received
-            if isinstance(event, ObjectReceived):
-                received += len(event.obj.payload)
-                if received >= size and not done.done():
-                    done.set_result(time.monotonic())
-
+        taking = _Taking(size)
         cpu, started_at = cpu_seconds(), time.monotonic()
-        requests = self._subscribe(namespace, count)
-        ended_at = await asyncio.wait_for(done, 60)
+        requests = self._subscribe(namespace, taking.note)
+        ended_at = await taking.end()
         cpu = cpu_seconds() - cpu
         for request_id in requests:
             self._connection.cancel(request_id)
-        return {"seconds": ended_at - started_at, "bytes": received, "cpu_s": cpu}
+        return {"seconds": ended_at - started_at, "bytes": taking.received, "cpu_s": cpu}
 
     async def within(self, namespace: str, seconds: float) -> dict[str, Any]:
         """Subscribe to both data tracks and count the payload octets that come in a time."""
@@ -323,22 +356,13 @@ class ConsumerNode(Node):
 
     async def fetch(self, namespace: str, size: int) -> dict[str, Any]:
         """Fetch both data tracks whole and count payload octets."""
-        done = asyncio.get_running_loop().create_future()
-        received = 0
-
-        def count(event: Event) -> None:
-            nonlocal received
-            if isinstance(event, ObjectReceived):
-                received += len(event.obj.payload)
-                if received >= size and not done.done():
-                    done.set_result(time.monotonic())
-
+        taking = _Taking(size)
         parameters = Parameters(location_filter=LocationFilter.absolute_start(0, 0))
         started_at = time.monotonic()
         for name in DATA_TRACKS:
             track = FullTrackName(TrackNamespace.parse(namespace), name)
-            self._connection.fetch(track, parameters, count)
-        return {"seconds": await asyncio.wait_for(done, 60) - started_at, "bytes": received}
+            self._connection.fetch(track, parameters, taking.note)
+        return {"seconds": await taking.end() - started_at, "bytes": taking.received}
 
     def _subscribe(self, namespace: str, listener: Callable[[Event], None]) -> list[RequestId]:
         parameters = Parameters(
