@@ -41,7 +41,7 @@ class Absence:
     Attributes:
         runs: Positions without data; written here only.
         last_position: Last position at which an Object was ever taken; -1 before the first.
-        stated_ends: How often the end of a Group was stated.
+        stated_ends: How often something new was stated about the end of a Group.
         end: Last Location of the Track (of its End of Track, if there is one), when known.
     """
 
@@ -153,9 +153,9 @@ class Absence:
             absent_from: First Object ID at which no data exists.
             end_id: Object ID of the last Object, a status Object included.
         """
-        record.absent_from = absent_from
-        record.end_id = end_id
-        self.stated_ends += 1
+        if (record.absent_from, record.end_id) != (absent_from, end_id):
+            record.absent_from, record.end_id = absent_from, end_id
+            self.stated_ends += 1
         if absent_from <= MAX_VI64:
             base = record.group_id << 64
             self.runs.add(base | absent_from, base | MAX_VI64)

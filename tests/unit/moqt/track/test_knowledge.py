@@ -173,3 +173,17 @@ def test_version_differs_whenever_knowledge_does():
     before = store.knowledge_version
     add(store, 0, 0)
     assert store.knowledge_version == before
+
+
+def test_version_stays_when_data_and_ends_that_were_recalled_come_again(complete):
+    recalled = recall(complete)
+    before = recalled.knowledge_version
+
+    for group_id in range(2):
+        for object_id in range(3):
+            add(recalled, group_id, object_id, fetched=True)
+        add(recalled, group_id, 3, END_OF_GROUP, fetched=True)
+    add(recalled, 2, 0, END_OF_TRACK, fetched=True)
+
+    assert recalled.groups() == (0, 1, 2)
+    assert recalled.knowledge_version == before

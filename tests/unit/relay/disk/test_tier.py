@@ -258,6 +258,18 @@ def test_reading_goes_no_further_ahead_than_the_subscriber_takes(make_world, ord
     assert consumer.markers(request_id) == []
 
 
+def test_what_was_read_from_the_disk_is_not_written_to_it(world):
+    publish(world)
+    world.restart()
+
+    consumer, request_id = fetch(world)
+    world.flush()
+
+    assert consumer.objects(request_id) == whole(3)
+    assert "read" in world.jobs.done
+    assert "write" not in world.jobs.done
+
+
 def test_many_subscribers_of_one_range_read_it_once(world):
     publish(world)
     world.restart()
