@@ -10,13 +10,16 @@ pages for all of them cost more than they save.
 Evicted Objects lie between others that stay, so the allocator keeps their memory: a relay whose
 cache is full holds up to half as much again as its budget. glibc can give back whole pages from
 the middle of its heap when it is told to. The pages that are needed again are then mapped and
-cleared again, at each page of a relay that takes new Objects where old ones were, as one in service
-does: what is free inside is therefore left alone while it is little. What sessions leave
-free, which may be much after a flood, is given back now and then. Other allocators are left alone.
+cleared again. That is worth while for what stays free, and not for what the next Objects take, as
+after a whole publication was evicted: memory is given back when the process has grown beyond what
+its cache may hold, and beyond what giving back left before. What sessions leave free, which may be
+much after a flood, is given back now and then. Other allocators are left alone.
 """
 
 import ctypes
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 __all__ = (
@@ -24,9 +27,9 @@ __all__ = (
     "TRIM_BYTES",
     "TRIM_INTERVAL",
     "Heap",
-    "glibc_free_bytes",
     "glibc_map_large",
     "glibc_trim",
+    "resident_bytes",
 )
 
 # Octets from which an allocation gets a mapping of its own: what comes, of all rings.
@@ -34,7 +37,8 @@ MAPPED_BYTES: Final = 2**20
 # Mappings at a time; the system has a bound of its own (65530 in Linux), and Objects count too.
 _MAX_MAPPINGS: Final = 16384
 
-# Octets that have to be evicted, and to be free, for it to be worth while.
+# Octets that have to be evicted, and by which the process has to be too large, for it to be worth
+# while.
 TRIM_BYTES: Final = 32 * 2**20
 # Seconds after which it is done although less was.
 TRIM_INTERVAL: Final = 30.0
@@ -73,45 +77,47 @@ def glibc_trim() -> Callable[[], None] | None:
     return lambda: trim(0)
 
 
-class _MallInfo(ctypes.Structure):
-    """``struct mallinfo2`` of malloc.h, ten numbers of which one is used here."""
-
-    _fields_ = (
-        *((f"_{index}", ctypes.c_size_t) for index in range(8)),
-        ("fordblks", ctypes.c_size_t),
-        ("keepcost", ctypes.c_size_t),
-    )
-
-
-def glibc_free_bytes() -> Callable[[], int] | None:
-    """Return the function that tells what is free inside the heap, or None before glibc 2.33."""
+def resident_bytes() -> int | None:
+    """Return the resident memory of this process, or None where the system does not tell."""
     try:
-        info = ctypes.CDLL(None).mallinfo2
-    except (OSError, AttributeError, TypeError):
+        pages = Path("/proc/self/statm").read_bytes().split()[1]
+    except (OSError, IndexError):
         return None
-    info.restype = _MallInfo
-    return lambda: info().fordblks
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 class Heap:
     """Decides when free memory is given back."""
 
-    __slots__ = ("_evicted_bytes", "_free_bytes", "_next_trim", "_trim")
+    __slots__ = (
+        "_allowed_bytes",
+        "_evicted_bytes",
+        "_left_bytes",
+        "_next_trim",
+        "_resident_bytes",
+        "_trim",
+    )
 
     def __init__(
-        self, trim: Callable[[], None] | None, free_bytes: Callable[[], int] | None = None
+        self,
+        trim: Callable[[], None] | None,
+        resident_bytes: Callable[[], int | None] = lambda: None,
+        *,
+        budget_bytes: int = 0,
     ) -> None:
-        """Take the functions of the allocator.
+        """Take the functions of the allocator and of the system.
 
         Args:
             trim: Gives memory back; None does nothing.
-            free_bytes: Tells how much is free, whether it has been given back or not; None where
-                nobody knows.
+            resident_bytes: Tells how large the process is; None where nobody knows.
+            budget_bytes: Octets of Objects that it may come to hold beside what it has now.
         """
         self._trim = trim
-        self._free_bytes = free_bytes
+        self._resident_bytes = resident_bytes
         self._evicted_bytes = 0
         self._next_trim = 0.0
+        self._allowed_bytes = (resident_bytes() or 0) + budget_bytes
+        self._left_bytes = 0
 
     def look(self, evicted_bytes: int, *, now: float) -> bool:
         """Give memory back if it is time; tell whether it was.
@@ -124,9 +130,15 @@ class Heap:
         if self._trim is None or not (is_time or evicted_bytes - self._evicted_bytes >= TRIM_BYTES):
             return False
         self._evicted_bytes = evicted_bytes
-        if not is_time and self._free_bytes is not None and self._free_bytes() < TRIM_BYTES:
-            # New Objects have taken the place of those that were evicted.
+        if not is_time and not self._has_grown():
             return False
         self._next_trim = now + TRIM_INTERVAL
         self._trim()
+        self._left_bytes = self._resident_bytes() or 0
         return True
+
+    def _has_grown(self) -> bool:
+        """Tell whether giving back is worth while; it is where nobody knows."""
+        resident_bytes = self._resident_bytes()
+        usual_bytes = max(self._allowed_bytes, self._left_bytes)
+        return resident_bytes is None or resident_bytes >= usual_bytes + TRIM_BYTES

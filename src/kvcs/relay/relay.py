@@ -29,7 +29,7 @@ from kvcs.relay.config import RelayConfig
 from kvcs.relay.core import RelayCore
 from kvcs.relay.disk.opened import opened_disk
 from kvcs.relay.egress import LOOK_INTERVAL, MAX_LOOK_INTERVAL, EgressBudget
-from kvcs.relay.heap import Heap, glibc_free_bytes, glibc_map_large, glibc_trim
+from kvcs.relay.heap import Heap, glibc_map_large, glibc_trim, resident_bytes
 from kvcs.relay.namespaces import PeerId
 from kvcs.relay.report import Reporter, UpstreamReport
 from kvcs.relay.statistics import Metrics, RelayStatistics
@@ -88,7 +88,7 @@ class Relay:
             on_deadline=self._set_timer,
         )
         self._egress = EgressBudget[Connection](config.limits.max_queued_bytes)
-        self._heap = Heap(glibc_trim(), glibc_free_bytes())
+        self._heap = Heap(glibc_trim(), resident_bytes, budget_bytes=config.cache_bytes)
         self._uplink = Uplink(
             config.upstream,
             self._connect_config,
