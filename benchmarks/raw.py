@@ -17,7 +17,7 @@ from aiopquic.quic.connection import QuicConnection, QuicEngine
 from aiopquic.quic.events import HandshakeCompleted, StreamDataReceived
 
 from kvcs.transport.interface import TransportConfig
-from kvcs.transport.pump import GATHER_INTERVAL
+from kvcs.transport.pump import Look, gather_interval
 
 __all__ = ("Forwarder", "RawSink", "RawSource")
 
@@ -136,9 +136,14 @@ class RawSource:
 
 
 class _Client:
-    """A connection that drains its events, and lets much of it gather."""
+    """A connection that drains its events, and lets much of it gather.
+
+    Attributes:
+        sent: Bytes that were passed on since the last look.
+    """
 
     def __init__(self, port: int, certificate: dict[str, str], on_event: Any) -> None:
+        self.sent = 0
         self._loop = asyncio.get_running_loop()
         self._on_event = on_event
         self.quic = QuicConnection(
@@ -157,9 +162,11 @@ class _Client:
             elif isinstance(event, StreamDataReceived):
                 received += len(event.data)
                 self._on_event(event)
+        sent, self.sent = self.sent, 0
         if received > 4096:
             self._loop.remove_reader(self.quic.eventfd)
-            self._loop.call_later(GATHER_INTERVAL, self._resume)
+            interval = gather_interval(Look(received, sent, starved=False))
+            self._loop.call_later(interval, self._resume)
 
     def _resume(self) -> None:
         self._loop.add_reader(self.quic.eventfd, self._wake)
@@ -236,6 +243,7 @@ class Forwarder:
         data = bytes(event.data)
         for outgoing, stream_id in streams.items():
             outgoing.write(stream_id, data, fin=event.end_stream)
+        self._source.sent += len(data) * len(streams)
 
     def _tick(self) -> None:
         for outgoing in self._asked.values():

@@ -44,6 +44,7 @@ class Publishers:
 
     __slots__ = (
         "_distrusted",
+        "_distrusts",
         "_host",
         "_namespace",
         "_refused_until",
@@ -66,6 +67,7 @@ class Publishers:
         self._host = host
         self._subscriptions = subscriptions
         self._distrusted: WeakSet[Peer] = WeakSet()
+        self._distrusts = False
         self._stalled_until: WeakKeyDictionary[Peer, float] = WeakKeyDictionary()
         self._refused_until: WeakKeyDictionary[Peer, float] = WeakKeyDictionary()
 
@@ -150,8 +152,10 @@ class Publishers:
 
     def distrust(self, peer: Peer) -> None:
         """Ask `peer` nothing more: its Track contradicts itself."""
+        self._distrusts = True
         self._distrusted.add(peer)
 
     def is_distrusted(self, peer: Peer) -> bool:
         """Tell whether the Track of `peer` contradicts itself."""
-        return peer in self._distrusted
+        # Asked for every Object, and a weak set makes a reference to look something up.
+        return self._distrusts and peer in self._distrusted

@@ -57,6 +57,7 @@ class SendQueue:
 
     Attributes:
         queued_bytes: Bytes accepted and not yet seen leaving the rings.
+        is_starved: The last `pump` found the ring of a stream empty that had more to give.
     """
 
     __slots__ = (
@@ -67,6 +68,7 @@ class SendQueue:
         "_rings",
         "_streams",
         "_whole_bytes",
+        "is_starved",
         "queued_bytes",
     )
 
@@ -86,6 +88,7 @@ class SendQueue:
         self._fresh: dict[int, _Stream] = {}
         self._begun: dict[int, int] = {}
         self.queued_bytes = 0
+        self.is_starved = False
 
     def __repr__(self) -> str:
         return f"<SendQueue {len(self._streams)} streams, {self.queued_bytes} bytes>"
@@ -111,7 +114,8 @@ class SendQueue:
     def note_begun(self, stream_id: int) -> None:
         """Note that the peer knows a stream."""
         kind = stream_id & 3
-        self._begun[kind] = max(stream_id, self._begun.get(kind, -1))
+        if stream_id > self._begun.get(kind, -1):
+            self._begun[kind] = stream_id
 
     @property
     def is_waiting(self) -> bool:
@@ -174,16 +178,19 @@ class SendQueue:
 
     def pump(self) -> int:
         """Move what fits of all streams; return the bytes that have left the rings."""
-        before, used_of = self.queued_bytes, self._rings.used
+        before, used_of, limit = self.queued_bytes, self._rings.used, self._limit
         self._fresh.clear()
+        self.is_starved = False
         done: list[int] = []
         for stream_id, stream in self._streams.items():
             used = used_of(stream_id)
             if used != stream.ring_bytes:
                 self._note_left(stream_id, stream, used)
             # Most have given all they have to the library, and wait for the network.
-            if stream.writes and self._limit - used >= stream.needs:
-                self._push(stream_id, stream)
+            if stream.writes:
+                self.is_starved = self.is_starved or not used
+                if limit - used >= stream.needs:
+                    self._push(stream_id, stream)
             if not (stream.ring_bytes or stream.writes):
                 done.append(stream_id)
         for stream_id in done:
@@ -203,11 +210,17 @@ class SendQueue:
         stream.needs = 0
         while writes:
             data, fin = writes[0]
-            if _JOIN_BELOW <= len(data) <= self._limit - stream.ring_bytes and not stream.offset:
-                piece, completed = data, 1
-            else:
-                piece, completed = self._next_piece(stream)
-                fin = completed > 0 and writes[completed - 1][1]
+            size = len(data)
+            # A payload, or a header that is not worth joining with what follows.
+            is_alone = size >= _JOIN_BELOW or (len(writes) > 1 and len(writes[1][0]) >= _JOIN_BELOW)
+            if is_alone and not stream.offset and size <= self._limit - stream.ring_bytes:
+                if not push(stream_id, data, fin=fin):
+                    return
+                stream.ring_bytes += size
+                writes.popleft()
+                continue
+            piece, completed = self._next_piece(stream)
+            fin = completed > 0 and writes[completed - 1][1]
             if piece is None or not push(stream_id, piece, fin=fin):
                 return
             stream.ring_bytes += len(piece)

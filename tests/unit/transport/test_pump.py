@@ -2,7 +2,9 @@ import asyncio
 import contextlib
 import os
 
-from kvcs.transport.pump import Pump
+import pytest
+
+from kvcs.transport.pump import Look, Pump, gather_interval
 
 
 class Context:
@@ -23,7 +25,7 @@ class Context:
         self.looks.append(asyncio.get_running_loop().time())
         self.looked.set()
         self.on_look()
-        return (self.received.pop(0) if self.received else 0), 0
+        return Look(self.received.pop(0) if self.received else 0, 0, starved=False)
 
     def notify(self):
         os.eventfd_write(self.eventfd, 1)
@@ -137,3 +139,18 @@ async def test_busy_context_hands_on_what_was_taken_with_what_gathers():
 
     assert at_once == 1
     context.close()
+
+
+@pytest.mark.parametrize(
+    ("received", "sent", "starved", "interval"),
+    [
+        (200 * 1024, 0, False, 0.002),
+        (256 * 1024, 0, False, 0.004),
+        (20 * 1024, 240 * 1024, False, 0.004),
+        (1 << 20, 1 << 20, True, 0.002),
+    ],
+)
+def test_busy_link_is_looked_at_half_as_often_unless_a_stream_ran_dry(
+    received, sent, starved, interval
+):
+    assert gather_interval(Look(received, sent, starved)) == interval

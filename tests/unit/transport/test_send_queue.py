@@ -176,6 +176,40 @@ def test_full_ring_is_asked_once_a_pump():
     assert len(asked) == 3
 
 
+def test_queue_is_starved_while_a_ring_is_found_empty_that_had_more_to_come():
+    rings = Rings()
+    queue = SendQueue(rings, stream_bytes=1000)
+
+    queue.append(2, bytes(600), fin=False)
+    queue.append(2, bytes(600), fin=True)
+    queue.append(6, bytes(100), fin=True)
+    queue.flush()
+    seen = []
+    for level in (500, 0, 0):
+        rings.levels[2] = level
+        queue.pump()
+        seen.append(queue.is_starved)
+
+    assert seen == [False, True, False]
+
+
+def test_small_write_before_a_large_one_is_given_alone():
+    rings = Rings()
+    queue = SendQueue(rings, stream_bytes=2 * PIECE_BYTES)
+
+    queue.append(2, b"header", fin=False)
+    queue.append(2, bytes(PIECE_BYTES), fin=False)
+    queue.append(2, b"he", fin=False)
+    queue.append(2, b"ader", fin=True)
+    queue.flush()
+
+    assert [(len(data), fin) for _, data, fin in rings.pushed] == [
+        (6, False),
+        (PIECE_BYTES, False),
+        (6, True),
+    ]
+
+
 def test_queued_bytes_follow_the_rings():
     rings = Rings()
     queue = SendQueue(rings, stream_bytes=1000)

@@ -20,7 +20,7 @@ from kvcs.transport.picoquic.library import (
     receive_end,
     translate,
 )
-from kvcs.transport.pump import Pump
+from kvcs.transport.pump import Look, Pump
 from kvcs.transport.quic_transport import QuicTransport
 
 __all__ = ("ClientContext", "ClientQuic")
@@ -77,14 +77,15 @@ class ClientContext:
         self._pump.stop()
         self._quic.stop()
 
-    def _turn(self) -> tuple[int, int]:
+    def _turn(self) -> Look:
         quic, before = self._quic, -1
         while self._taken_bytes < WAKE_BYTES and quic.events_routed != before:
             before = quic.events_routed
             quic.take()
         taken, self._taken_bytes = self._taken_bytes, 0
         self.transport.deliver()
-        return taken, self.transport.move()
+        sent = self.transport.move()
+        return Look(taken, sent, self.transport.is_starved)
 
     def _take_data(self, event: StreamData) -> None:
         self._taken_bytes += len(event.data)

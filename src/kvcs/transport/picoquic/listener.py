@@ -29,7 +29,7 @@ from kvcs.transport.picoquic.library import (
     receive_end,
     translate,
 )
-from kvcs.transport.pump import Pump
+from kvcs.transport.pump import Look, Pump
 from kvcs.transport.quic_transport import QuicTransport
 
 __all__ = ("PicoquicListener",)
@@ -49,12 +49,14 @@ class _ServerEngine(QuicEngine):
         configuration: QuicConfiguration,
         create_protocol: "Callable[[QuicConnection, object], _ServerPeer]",
         on_data: "Callable[[_ServerPeer, StreamData], None]",
+        on_early: Callable[[], None],
     ) -> None:
         super().__init__(configuration=configuration, create_protocol=create_protocol)
         self.opened = asyncio.Event()
         self.events_routed = 0
         self.event_type = -1
         self._on_data = on_data
+        self._on_early = on_early
 
     def open(self, port: int, default_priority: int) -> None:
         """Start the context; the library's own ``serve`` would watch the eventfd itself."""
@@ -62,14 +64,14 @@ class _ServerEngine(QuicEngine):
         assert self._transport is not None, "the context has started"
         self._transport.set_default_stream_priority(default_priority)
 
-    def look(self) -> bool:
-        """Take all that the library's thread has said so far; tell whether that is anything."""
+    def look(self) -> None:
+        """Take all that the library's thread has said so far; tell of it if that is anything."""
         context = self._transport
         if context is None or not context.rx_event_ring_count:
-            return False
+            return
         while context.rx_event_ring_count:
             self.drain_and_route()
-        return True
+        self._on_early()
 
     def route_event(self, ev: Sequence[Any]) -> None:
         self.events_routed += 1
@@ -141,7 +143,9 @@ class PicoquicListener(Listener):
         self._ready: dict[QuicTransport, None] = {}
         self._taken_bytes = 0
         self._events: list[tuple[_ServerPeer, QuicEvent, bool]] = []
-        self._engine = _ServerEngine(quic_config, self._create_peer, self._take_data)
+        self._engine = _ServerEngine(
+            quic_config, self._create_peer, self._take_data, self._hand_on_soon
+        )
         self._engine.open(address.port, config.default_priority)
         self._pump = Pump(self._engine.eventfd, self._turn, self._waits)
 
@@ -168,12 +172,11 @@ class PicoquicListener(Listener):
         del stream_handler
         return _ServerPeer(quic, self._take)
 
-    def _look(self) -> None:
-        """Take what has happened; the next turn hands it on."""
-        if self._engine.look():
-            self._pump.hurry()
+    def _hand_on_soon(self) -> None:
+        """What was taken between the looks: the next turn hands it on."""
+        self._pump.hurry()
 
-    def _turn(self) -> tuple[int, int]:
+    def _turn(self) -> Look:
         engine, before = self._engine, -1
         while self._taken_bytes < WAKE_BYTES and engine.events_routed != before:
             before = engine.events_routed
@@ -183,7 +186,12 @@ class PicoquicListener(Listener):
         ready, self._ready = self._ready, {}
         for transport in ready:
             transport.deliver()
-        return taken, sum(transport.move() for transport in list(self._peers))
+        sent, starved = 0, False
+        for transport in list(self._peers):
+            if transport.is_moving:
+                sent += transport.move()
+                starved = starved or transport.is_starved
+        return Look(taken, sent, starved)
 
     def _waits(self) -> bool:
         return any(transport.waits for transport in self._peers)
@@ -222,7 +230,7 @@ class PicoquicListener(Listener):
     def _accept(self, peer: _ServerPeer) -> None:
         host, port = peer.address or ("unknown", 0)
         transport = QuicTransport(
-            ServerConnection(peer.quic, self._look),
+            ServerConnection(peer.quic, self._engine.look),
             Address(host, port),
             self._config,
             wake=self._pump.wake,
