@@ -39,7 +39,7 @@ def test_closed_standard_files_break_nothing(closed, relay, own_scope_key_file):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-@pytest.mark.parametrize("form", [(), ("--json",)])
+@pytest.mark.parametrize("form", [(), pytest.param(("--json",), marks=pytest.mark.soak)])
 def test_output_that_cannot_be_written_is_an_error_in_a_sentence(form):
     done = shell(">/dev/full", "version", *form)
 
@@ -95,7 +95,7 @@ def test_relay_serves_and_ends_when_nobody_reads_its_log(tmp_path, run, own_scop
         flags = ("-v", "--admin-port", "0")
         with relay_run(tmp_path, *flags, stdout=out, stderr=pipe[1]) as child:
             shown = until(lambda: shown_in(shown_at))
-            for _ in range(20):
+            for _ in range(6):
                 looked = run("inspect", shown["url"], *member, "--ca", shown["ca"])
             status = status_at(shown["admin"])
             child.send_signal(signal.SIGTERM)
@@ -111,7 +111,7 @@ def shown_in(path):
     return json.loads(lines[0]) if lines else None
 
 
-@pytest.mark.parametrize("form", [(), ("--json",)])
+@pytest.mark.parametrize("form", [(), pytest.param(("--json",), marks=pytest.mark.soak)])
 def test_failure_that_nobody_reads_has_its_exit_code(pipe, form, own_scope_key_file):
     fill(pipe[1])
     member = ("--scope-key-file", own_scope_key_file, "--timeout", "1s", "--insecure-loopback")

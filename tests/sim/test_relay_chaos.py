@@ -9,7 +9,7 @@ import asyncio
 import random
 from dataclasses import dataclass, field
 
-import pytest
+from tests.seeds import seeded
 
 from kvcs.endpoint.connect import ConnectConfig, connect
 from kvcs.errors import PublishDoneCode, RequestErrorCode
@@ -286,7 +286,7 @@ class covered_by_markers:  # noqa: N801 - reads as a question
         )
 
 
-@pytest.mark.parametrize("seed", range(24))
+@seeded("seed", range(12), soak=range(12, 48))
 def test_nobody_is_told_anything_wrong(seed):
     outcomes, source, killed, statistics = run(scenario(seed), seed=seed)
 
