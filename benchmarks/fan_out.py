@@ -13,9 +13,9 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from benchmarks.method import Node, Result, Sample, compare, median
-from benchmarks.setup import certificate, free_port
+from benchmarks.setup import certificate, free_port, publication_bytes
 
-LAYERS = 32
+LAYERS = 8
 OBJECT_BYTES = 128 * 1024
 CONSUMERS = (1, 2, 4, 8)
 #: Publications that the cache has room for, and what a relay needs at least.
@@ -23,6 +23,7 @@ CACHED = 3
 LEAST_CACHE_BYTES = 2**25
 #: Octets a second that the forwarder moves at least, in and out, to find sizes.
 MOVED_PER_SECOND = 80e6
+_PER_BLOCK = 2 * LAYERS * OBJECT_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,7 @@ class Site:
 
     async def serve(self, count: int, size: int) -> Sample:
         """Let the relay serve `count` consumers with a publication that is new to it."""
-        blocks = size // (2 * LAYERS * OBJECT_BYTES)
+        blocks = size // _PER_BLOCK
         namespace = (await self.publisher.ask("publish", blocks=blocks))["namespace"]
         before = await self.relay.ask("statistics")
         answers = await asyncio.gather(
@@ -79,8 +80,7 @@ async def run(seconds: float) -> list[Result]:
 
 def _size(seconds: float, count: int) -> int:
     """Return the octets of a publication for so many consumers."""
-    per_block = 2 * LAYERS * OBJECT_BYTES
-    return per_block * max(1, round(MOVED_PER_SECOND * seconds / (count + 1) / per_block))
+    return publication_bytes(MOVED_PER_SECOND * seconds / (count + 1), _PER_BLOCK, seconds)
 
 
 async def _open(stack: AsyncExitStack, *, cache_bytes: int) -> Site:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from benchmarks.method import Node, Result, Sample, compare
-from benchmarks.setup import certificate, free_port
+from benchmarks.setup import certificate, free_port, publication_bytes
 
 LAYERS: Final = 8
 OBJECT_BYTES: Final = 128 * 1024
@@ -30,8 +30,6 @@ CACHED: Final = 3
 LEAST_CACHE_BYTES: Final = 2**25
 #: Octets a second that a relay moves, in and out, to find sizes.
 MOVED_PER_SECOND: Final = 60e6
-#: Objects of a Group at least, of 64 tokens each: short prompts are not worth a cache.
-MIN_BLOCKS: Final = 8
 _PER_BLOCK: Final = 2 * LAYERS * OBJECT_BYTES
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
@@ -132,10 +130,7 @@ async def run(seconds: float) -> list[Result]:
 
 def _size(seconds: float, count: int) -> int:
     """Return the octets of a publication for so many consumers."""
-    blocks = round(MOVED_PER_SECOND * seconds / (count + 1) / _PER_BLOCK)
-    # A run of less than a second shows that it runs, and no more.
-    least = max(1, round(MIN_BLOCKS * min(1.0, seconds)))
-    return max(least, blocks) * _PER_BLOCK
+    return publication_bytes(MOVED_PER_SECOND * seconds / (count + 1), _PER_BLOCK, seconds)
 
 
 async def _open(stack: AsyncExitStack, *, cache_bytes: int) -> tuple[Place, Place]:

@@ -25,6 +25,7 @@ from kvcs.moqt.track.interval import MAX_POSITION, to_location, to_position
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.properties import Properties
 from kvcs.names import Location
+from kvcs.varint import MAX_VI64
 
 __all__ = ("FORWARDING_TIME", "Absent", "Found", "TrackContents", "Unknown")
 
@@ -160,6 +161,11 @@ class TrackContents:
     def is_absent(self, start: Location, through: Location) -> bool:
         """Tell whether it is known that nothing is between two Locations, inclusive."""
         return self._absence.covers(start, through)
+
+    def is_last(self, group_id: int, object_id: int) -> bool:
+        """Tell whether it is known that no data follows an Object in its Group."""
+        run = self._absence.runs.find(group_id << 64 | object_id + 1)
+        return run is not None and run[1] >= group_id << 64 | MAX_VI64
 
     def groups(self) -> tuple[int, ...]:
         """Return the Group IDs of which Objects are held, ascending."""

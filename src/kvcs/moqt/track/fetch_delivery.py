@@ -245,9 +245,23 @@ class FetchDelivery:
         end = self._range_end
         if object_id > end.object_id and group_id == end.group_id:
             return None
-        following = self._store.held(group_id, object_id, now=self._seen_at(now))
+        seen_at = self._seen_at(now)
+        following = self._store.held(group_id, object_id, now=seen_at)
+        if following is None or following.status:
+            return self._first_of_next_group(obj, seen_at)
+        return following if self.terms.admits(following) else None
+
+    def _first_of_next_group(self, obj: Object, seen_at: float) -> Object | None:
+        """Go on to the next Group if it is known that nothing follows `obj` in its own."""
+        group_id, store = obj.group_id + 1, self._store
+        if not self._ascending or group_id > self._range_end.group_id:
+            return None
+        following = store.held(group_id, 0, now=seen_at)
         if following is None or following.status or not self.terms.admits(following):
             return None
+        if not store.is_last(obj.group_id, obj.object_id):
+            return None
+        self._place = group_id << 64
         return following
 
     def _advance(self, now: float) -> None:

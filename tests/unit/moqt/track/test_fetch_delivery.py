@@ -40,6 +40,42 @@ def test_a_complete_track_needs_no_markers(new_site):
     assert site.received() == ["0/0 0/1 1/0 1/1 2/0 2/1 FIN"]
 
 
+def test_from_group_to_group_of_a_complete_track_nothing_is_searched(new_site, monkeypatch):
+    site = new_site()
+    site.publish(layers=20, blocks=1)
+    searched, lookup = [], site.store.lookup
+
+    def counted(location, *, now):
+        searched.append(location)
+        return lookup(location, now=now)
+
+    monkeypatch.setattr(site.store, "lookup", counted)
+    site.fetch()
+    site.settle()
+
+    assert site.received() == [" ".join([*(f"{group}/0" for group in range(20)), "FIN"])]
+    assert len(searched) <= 3
+
+
+def test_a_group_that_may_go_on_is_not_left_for_the_next_one(new_site):
+    site = cached_site(new_site, (0, 0), (1, 0))
+
+    site.fetch(location_filter=everything(1, 0))
+    site.settle()
+
+    assert site.received() == ["0/0 unknown<=0/* 1/0 FIN"]
+
+
+def test_a_range_ends_before_a_group_that_follows_at_once(new_site):
+    site = new_site()
+    site.publish(layers=3, blocks=1)
+
+    site.fetch(location_filter=everything(1))
+    site.settle()
+
+    assert site.received() == ["0/0 1/0 FIN"]
+
+
 def test_descending_groups_have_ascending_objects(new_site):
     site = new_site()
     site.publish(layers=3, blocks=2)
