@@ -7,6 +7,7 @@ varint of QUIC: the two agree only up to 63.
 Source: MOQT draft 22, Section 8.1.
 """
 
+from functools import lru_cache
 from typing import Final
 
 __all__ = ("MAX_VI64", "MAX_VI64_BYTES", "NeedMore", "decode_vi64", "encode_vi64", "vi64_length")
@@ -32,6 +33,8 @@ def vi64_length(value: int) -> int:
     return 9 if value >> 56 else max(1, -(-value.bit_length() // 7))
 
 
+# The lengths of the Objects of a Track are few, and each is written for every subscriber.
+@lru_cache(maxsize=1024)
 def encode_vi64(value: int) -> bytes:
     """Encode `value` in the fewest octets.
 

@@ -252,7 +252,7 @@ class Request:
     @property
     def is_subscription(self) -> bool:
         """Whether it is a SUBSCRIBE or a PUBLISH."""
-        return self.kind in {RequestKind.SUBSCRIBE, RequestKind.PUBLISH}
+        return self.kind is RequestKind.SUBSCRIBE or self.kind is RequestKind.PUBLISH
 
     @property
     def receives_data(self) -> bool:
@@ -264,12 +264,12 @@ class Request:
     @property
     def is_over(self) -> bool:
         """Whether it has ended, in order or abruptly."""
-        return self.state in {State.TERMINATED, State.CANCELLED}
+        return self.state is State.TERMINATED or self.state is State.CANCELLED
 
     @property
     def awaits_answer(self) -> bool:
         """Whether the request itself is unanswered."""
-        return self.state in {State.PENDING, State.ENDING}
+        return self.state is State.PENDING or self.state is State.ENDING
 
     def may(self, step: Input) -> bool:
         """Tell whether a step is legal now."""
