@@ -26,9 +26,11 @@ from tests.sim.forest import (
 from kvcs.client import ConsumerConfig, Publisher
 from kvcs.cose import Algorithm, SigningKey
 from kvcs.endpoint.connect import connect
-from kvcs.kv import TrustedProducers
+from kvcs.kv import MANIFEST, TrustedProducers
 from kvcs.kv.sealing import ObjectKey, ObjectKeys
 from kvcs.moqt.session import events as ev
+from kvcs.moqt.wire.filters import LocationFilter
+from kvcs.moqt.wire.parameters import Parameters
 from kvcs.names import TrackNamespace
 from kvcs.relay import RelayLimits
 from kvcs.relay.ancestry import Ancestry
@@ -88,6 +90,37 @@ def test_publisher_that_leaves_when_all_is_delivered_leaves_relays_that_list_it(
             here.network.conditions.profile = LinkProfile()
             after = [await consume(here, port) for port in (B, C, A)]
         return [before.result(), *after]
+
+    for verdict in run(scenario()):
+        assert_whole(verdict)
+
+
+def test_relay_below_takes_what_one_above_fetched_without_the_end_of_its_tracks(world):
+    """Of the manifest the one above holds the newest version, and knows of no end."""
+
+    async def fetch(here, name, track, location_filter):
+        ended = asyncio.Event()
+        async with connect(url(A), transport=here.network) as connection:
+            connection.fetch(
+                name.track(track),
+                Parameters(location_filter=location_filter),
+                lambda event: ended.set() if isinstance(event, ev.StreamFinished) else None,
+            )
+            await asyncio.wait_for(ended.wait(), 10)
+
+    async def scenario():
+        here = world()
+        async with relay(here.network, A), relay(here.network, B, A) as b:
+            await settled(b)
+            async with publisher(here, A) as it, it.publication(here.tokens) as publication:
+                await produce(here, publication)
+                name = publication.name
+                newest = LocationFilter.relative_start(1)
+                await fetch(here, name, MANIFEST, newest)
+                for track in (b"k.raw.s0", b"v.raw.s0"):
+                    await fetch(here, name, track, LocationFilter.absolute_start(0, 0))
+            await asyncio.sleep(6)
+            return [await consume(here, port, name=name) for port in (A, B)]
 
     for verdict in run(scenario()):
         assert_whole(verdict)

@@ -127,8 +127,7 @@ class Questions:
             told = question.told(refusal)
             # Of a publisher that is only busy nothing is learned: the subscriber asks again.
             is_busy = told.code == RequestErrorCode.EXCESSIVE_LOAD
-            is_fetch = isinstance(question.event, FetchReceived)
-            if is_fetch and not is_busy and (is_short or self._supply.holds_anything):
+            if not is_busy and (is_short or self._supply.holds_anything):
                 question.is_learned = True
             else:
                 del self._waiting[route]
@@ -168,7 +167,8 @@ class Questions:
         elif isinstance(event, FetchReceived):
             is_known = is_answerable or not is_over or self._reaches(question)
             self._answer_fetch(question, event, is_known=is_known, now=now)
-        elif is_answerable:
+        elif is_answerable or self._supply.holds_anything:
+            # Nobody who can be asked knows more. A relay below asks this before it fetches.
             question.peer.responder.answer_track_status(event, self._supply.store, now=now)
             question.peer.forget(event.request_id)
             question.peer.wake()

@@ -560,6 +560,35 @@ def test_track_status_from_an_established_subscription(world):
     assert publisher.asked(ev.TrackStatusReceived) == []
 
 
+def test_track_status_of_what_is_held_when_nobody_else_can_say_more(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.add_groups(0, 1, 2)
+    consumer.fetch(LocationFilter.relative_start(1))
+    publisher.lose()
+    world.pass_time(6)
+
+    request_id = consumer.send(consumer.session.track_status, TRACK)
+    fetched = consumer.fetch(LocationFilter.relative_start(1))
+
+    accepted = consumer.one(request_id, ev.RequestAccepted)
+    assert accepted.parameters.largest_object == Location(2, BLOCKS)
+    assert consumer.objects(fetched) == whole(3)[2 * BLOCKS :]
+
+
+def test_track_status_of_what_is_held_when_its_publisher_says_that_there_is_nothing(world):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.add_groups(0)
+    consumer.fetch(LocationFilter.relative_start(1))
+    publisher.silent |= {ev.TrackStatusReceived}
+
+    request_id = consumer.send(consumer.session.track_status, TRACK)
+    asked = publisher.asked(ev.TrackStatusReceived)[-1]
+    refuse(publisher, asked, RequestErrorCode.DOES_NOT_EXIST)
+
+    accepted = consumer.one(request_id, ev.RequestAccepted)
+    assert accepted.parameters.largest_object == Location(0, BLOCKS)
+
+
 def test_track_status_asks_the_publisher_once_for_all(world):
     publisher = world.publisher()
     publisher.add_groups(0)
