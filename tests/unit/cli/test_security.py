@@ -24,6 +24,7 @@ COUNTERS = RelayCounters(
     bytes_out=2,
     upstream_subscriptions=3,
     objects_on_disk=4,
+    bytes_on_disk=2048,
     sessions=5,
     namespaces=["a-b"],
     tracks=[SeenTrack(name="k.2eraw.2es0", groups=2, objects_per_group=3, size_bytes=2048)],
@@ -111,6 +112,7 @@ def test_people_are_told_what_was_found_and_that_nothing_was_sealed():
         {"wanted": dataclasses.replace(REPORT.wanted, pieces=0)},
         {"relay": {"tracks": []}},
         {"relay": {"objects_on_disk": 0}},
+        {"relay": {"bytes_on_disk": 0}},
         {"relay": {"objects_dropped": 1}},
     ],
 )

@@ -227,7 +227,7 @@ class SeenTrack(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         name: Its name.
         groups: Groups, as its largest Location has it.
         objects_per_group: Objects of a Group.
-        size_bytes: Payload octets.
+        size_bytes: Octets that it takes in memory.
     """
 
     name: str
@@ -241,6 +241,7 @@ class RelayCounters(_Line):
 
     Attributes:
         objects_on_disk: Objects written to disk.
+        bytes_on_disk: Their octets, with what each has beside its payload.
         objects_dropped: Objects that were not written.
         bytes_waiting: Octets that wait to be written.
         sessions: Sessions that it has had.
@@ -252,6 +253,7 @@ class RelayCounters(_Line):
     bytes_out: int
     upstream_subscriptions: int
     objects_on_disk: int = 0
+    bytes_on_disk: int = 0
     objects_dropped: int = 0
     bytes_waiting: int = 0
     sessions: int = 0

@@ -117,6 +117,7 @@ def _counted(relay: Relay) -> RelayCounters:
         bytes_out=counted.bytes_out,
         upstream_subscriptions=counted.upstream_subscriptions,
         objects_on_disk=counted.disk_objects_written,
+        bytes_on_disk=counted.disk_bytes_written,
         objects_dropped=sum(counted.disk_objects_dropped.values()),
         bytes_waiting=counted.disk_queued_bytes,
         sessions=counted.sessions_opened,

@@ -97,11 +97,11 @@ class SecurityReport:
     @property
     def holds(self) -> bool:
         """Nothing was found, everything was looked at, strangers got nothing."""
-        stored = sum(track.size_bytes for track in self.relay.tracks)
         looked_at_all = (
-            self.relay.objects_on_disk > 0
+            bool(self.relay.tracks)
+            and self.relay.objects_on_disk > 0
             and not self.relay.objects_dropped
-            and self.findings.size_bytes >= stored > 0
+            and self.findings.size_bytes >= self.relay.bytes_on_disk > 0
             and self.wanted.pieces > 0
             and not self.not_found
         )
