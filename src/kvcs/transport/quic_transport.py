@@ -298,18 +298,13 @@ class QuicTransport(Transport):
             self._on_events(batch)
 
     @property
-    def is_moving(self) -> bool:
-        """Tell whether there is anything that `move` has to look at."""
-        return (self._owes_writable or self.waits) and not self._over
-
-    @property
     def is_starved(self) -> bool:
         """Tell whether the last `move` found that the network could have taken more."""
         return self._queue.is_starved
 
     def move(self) -> int:
         """Move what is queued into the library; return the bytes that left its rings."""
-        if not self.is_moving or self._rests():
+        if not (self.waits or self._owes_writable) or self._over or self._rests():
             return 0
         while self._owed and self._owed[0]():
             self._owed.popleft()

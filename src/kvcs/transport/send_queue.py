@@ -178,7 +178,7 @@ class SendQueue:
 
     def pump(self) -> int:
         """Move what fits of all streams; return the bytes that have left the rings."""
-        before, used_of, limit = self.queued_bytes, self._rings.used, self._limit
+        before, used_of = self.queued_bytes, self._rings.used
         self._fresh.clear()
         self.is_starved = False
         done: list[int] = []
@@ -189,7 +189,7 @@ class SendQueue:
             # Most have given all they have to the library, and wait for the network.
             if stream.writes:
                 self.is_starved = self.is_starved or not used
-                if limit - used >= stream.needs:
+                if self._limit - used >= stream.needs:
                     self._push(stream_id, stream)
             if not (stream.ring_bytes or stream.writes):
                 done.append(stream_id)
@@ -210,17 +210,11 @@ class SendQueue:
         stream.needs = 0
         while writes:
             data, fin = writes[0]
-            size = len(data)
-            # A payload, or a header that is not worth joining with what follows.
-            is_alone = size >= _JOIN_BELOW or (len(writes) > 1 and len(writes[1][0]) >= _JOIN_BELOW)
-            if is_alone and not stream.offset and size <= self._limit - stream.ring_bytes:
-                if not push(stream_id, data, fin=fin):
-                    return
-                stream.ring_bytes += size
-                writes.popleft()
-                continue
-            piece, completed = self._next_piece(stream)
-            fin = completed > 0 and writes[completed - 1][1]
+            if _JOIN_BELOW <= len(data) <= self._limit - stream.ring_bytes and not stream.offset:
+                piece, completed = data, 1
+            else:
+                piece, completed = self._next_piece(stream)
+                fin = completed > 0 and writes[completed - 1][1]
             if piece is None or not push(stream_id, piece, fin=fin):
                 return
             stream.ring_bytes += len(piece)

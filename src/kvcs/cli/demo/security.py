@@ -99,7 +99,6 @@ class SecurityReport:
         """Nothing was found, everything was looked at, strangers got nothing."""
         looked_at_all = (
             bool(self.relay.tracks)
-            and self.relay.objects_on_disk > 0
             and not self.relay.objects_dropped
             and self.findings.size_bytes >= self.relay.bytes_on_disk > 0
             and self.wanted.pieces > 0

@@ -188,9 +188,8 @@ class PicoquicListener(Listener):
             transport.deliver()
         sent, starved = 0, False
         for transport in list(self._peers):
-            if transport.is_moving:
-                sent += transport.move()
-                starved = starved or transport.is_starved
+            sent += transport.move()
+            starved = starved or transport.is_starved
         return Look(taken, sent, starved)
 
     def _waits(self) -> bool:
