@@ -312,8 +312,9 @@ class FetchDelivery:
         group_id = location.group_id
         if self._ascending or through < Location(group_id, MAX_VI64):
             return min(self._to_place(through), self._last_place)
-        if location.object_id == 0 and start <= location:
-            # Whole Groups below belong to the run as well.
+        if start <= Location(group_id, 0):
+            # Whole Groups below belong to the run as well, also where a filter skips the first
+            # Objects of each: one by one they would be as many as Group IDs.
             whole = start.object_id == 0 or start <= self._range_start
             group_id = start.group_id if whole else start.group_id + 1
         return min(self._to_place(Location(group_id, MAX_VI64)), self._last_place)

@@ -165,6 +165,28 @@ def test_unknown_runs_in_descending_order(new_site):
     assert site.received() == ["unknown<=5/4 5/5 unknown<=1/* 0/0 unknown<=0/* FIN"]
 
 
+@pytest.mark.timeout(5)
+@pytest.mark.parametrize("order", GroupOrder)
+@pytest.mark.parametrize("ids", [(0, 0), (2, 2), (2, None), (MAX_VI64, MAX_VI64)])
+@pytest.mark.parametrize("fill_timeout_ms", [None, 0])
+def test_a_filtered_run_of_any_length_is_a_few_records(new_site, order, ids, fill_timeout_ms):
+    site = cached_site(new_site, (2**62, ids[0]))
+    wanted = RangeFilter(kind=ParameterType.OBJECTID_FILTER, ranges=(Range(*ids),))
+
+    site.fetch(
+        location_filter=everything(2**62),
+        group_order=order,
+        range_filters=(wanted,),
+        fill_timeout_ms=fill_timeout_ms,
+    )
+    site.settle()
+
+    (received,) = site.received()
+    assert f"{2**62}/" in received
+    assert received.endswith("FIN")
+    assert len(received.split()) <= 6
+
+
 def test_absent_and_unknown_parts_of_a_gap_are_told_apart(new_site):
     site = cached_site(new_site, (0, 0))
     site.store.mark_absent(Location(0, 1), Location(1, 4))
