@@ -3,7 +3,7 @@
 import pytest
 from tests.unit.relay.world import BLOCKS, block, status, whole
 
-from kvcs.moqt.codepoints import ParameterType, RangeMarker
+from kvcs.moqt.codepoints import GroupOrder, ParameterType, RangeMarker
 from kvcs.moqt.session import events as ev
 from kvcs.moqt.session.limits import SessionConfig, Side
 from kvcs.moqt.session.session import Session
@@ -38,6 +38,26 @@ def publisher(world):
     it = world.publisher()
     it.add_groups(*range(GROUPS))
     return it
+
+
+@pytest.mark.timeout(5)
+@pytest.mark.parametrize("order", GroupOrder)
+@pytest.mark.parametrize("is_there", [False, True])
+def test_blocks_of_endless_groups_cost_a_few_records(world, order, is_there):
+    publisher, consumer = world.publisher(), world.client()
+    publisher.add(block(2**62, 0))
+    held = consumer.fetch(LocationFilter.relative_start(1))
+    if not is_there:
+        publisher.lose()
+        world.pass_time(6)
+
+    request_id = consumer.fetch(layers(0, 2**62), group_order=order, range_filters=blocks(2, 2))
+    world.pass_time(6)
+
+    assert consumer.objects(held) == [(2**62, 0)]
+    assert consumer.objects(request_id) == []
+    assert len(consumer.markers(request_id)) <= 3
+    assert consumer.of(request_id, ev.StreamFinished)
 
 
 def test_cold_relay_fetches_the_blocks_that_are_wanted_and_no_others(world, publisher):

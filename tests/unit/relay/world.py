@@ -39,7 +39,7 @@ WHOLE = Parameters(
 
 
 def payload(group_id, object_id, size=100):
-    return bytes([group_id, object_id]) * (size // 2)
+    return bytes([group_id % 256, object_id]) * (size // 2)
 
 
 def block(group_id, object_id, size=100, priority=0):
