@@ -67,6 +67,7 @@ class Backlog:
         self.stream_id = None
         self.on_ready = None
         self.deadline = None
+        self.is_walking = False
 
     @property
     def finished(self):

@@ -225,6 +225,8 @@ class Client:
         if self.room > 0:
             self.room -= self.link.outbox.send(self.link.session, room=self.room, now=world.now)
         self.outbox.send(self.session, room=2**30, now=world.now)
+        if self.room > 0:
+            moved |= any(is_due(box, world.now) for box in (self.link.outbox, self.outbox))
         for action in self.link.session.take_actions():
             moved = True
             apply(action, self.session, world.now)
@@ -305,6 +307,11 @@ class World:
     @property
     def statistics(self):
         return self.core.statistics()
+
+
+def is_due(outbox, now):
+    due_at = outbox.next_deadline()
+    return due_at is not None and due_at <= now
 
 
 def apply(action, receiver, now):

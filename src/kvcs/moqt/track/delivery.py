@@ -107,6 +107,11 @@ class Delivery(Protocol):
         ...
 
     @property
+    def is_walking(self) -> bool:
+        """The last step broke off between Objects, so that others get their turn."""
+        ...
+
+    @property
     def deadline(self) -> float | None:
         """When it must be stepped again at the latest, in monotonic seconds."""
         ...
@@ -119,7 +124,8 @@ class Delivery(Protocol):
         """Hand at most one Object to the session.
 
         Returns:
-            Octets handed over; 0 when there is nothing to do until `on_ready` is called.
+            Octets handed over; 0 when there is nothing to do until `on_ready` is called, unless it
+            `is_walking`.
         """
         ...
 

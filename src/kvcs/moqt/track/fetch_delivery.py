@@ -4,7 +4,8 @@ Theory of operation. The delivery walks through its range once, in the order of 
 run by run: an Object is sent, an absent run is left out, an unknown run is waited for if
 somebody can fill it (`on_gap`), and becomes an End of Range record if nobody can, if they
 gave up, or if the deadline has passed. Places are numbers in the order of delivery, so a
-run costs the same whether it spans three Objects or 2^64 Groups.
+run costs the same whether it spans three Objects or 2^64 Groups. Many runs in a row are walked
+in several steps (`is_walking`).
 
 An Object on its way that is next goes out while it arrives. When it is lost, the stream is reset:
 there is no way to take back what was sent of it.
@@ -18,6 +19,7 @@ Source: MOQT draft 22, Sections 3.2, 3.4, 9.20.5 and 11.4.
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from kvcs.errors import StreamResetCode
 from kvcs.moqt.codepoints import GroupOrder, RangeMarker
@@ -34,9 +36,12 @@ from kvcs.moqt.wire.object import Object
 from kvcs.names import Location
 from kvcs.varint import MAX_VI64
 
-__all__ = ("FetchDelivery",)
+__all__ = ("WALKED_RUNS", "FetchDelivery")
 
 _RECORD_BYTES = 16
+#: Runs that are passed without an Object before others get their turn: a peer chooses how many
+#: there are in a range, and each takes tens of microseconds.
+WALKED_RUNS: Final = 128
 
 
 class FetchDelivery:
@@ -75,6 +80,7 @@ class FetchDelivery:
         self.terms = terms
         self.finished = False
         self.awaits_transport = False
+        self.is_walking = False
         self.stream_id: StreamId | None = None
         self._store = store
         self._request_id = request_id
@@ -265,27 +271,39 @@ class FetchDelivery:
         return following
 
     def _advance(self, now: float) -> None:
-        """Go on to the next Object to send, or to a run that must be waited for."""
+        """Go on to the next Object to send, or to a run that must be waited for.
+
+        After `WALKED_RUNS` it breaks off, for the next step to go on.
+        """
         self._blocked = False
-        seen_at = self._seen_at(now)
-        while self._next is None and self._place <= self._last_place:
-            location = self._location(self._place)
-            if location not in self.terms.location_range:
-                self._place = self._enter_range(location)
-                continue
-            match self._store.lookup(location, now=seen_at):
-                case Found(obj) if self.terms.admits(obj):
-                    self._close_gap()
-                    self._next = obj
-                case Found():
-                    self._leave_unmarked(self._place)
-                case Absent(through=through, start=start):
-                    self._leave_unmarked(self._run_end(location, start, through))
-                case Unknown(through=through, start=start):
-                    self._mark(location, start, through, now)
-            if self._blocked:
-                break
-        self._flush_pending()
+        seen_at, runs = self._seen_at(now), 0
+        while self._seeks and runs < WALKED_RUNS:
+            self._pass_run(self._location(self._place), seen_at, now)
+            runs += 1
+        self.is_walking = self._seeks
+        if not self.is_walking:
+            self._flush_pending()
+
+    @property
+    def _seeks(self) -> bool:
+        """Whether there is more to look at before an Object, a wait or the end."""
+        return self._next is None and not self._blocked and self._place <= self._last_place
+
+    def _pass_run(self, location: Location, seen_at: float, now: float) -> None:
+        """Find an Object at a Location, or what is to be said of the run that it is in."""
+        if location not in self.terms.location_range:
+            self._place = self._enter_range(location)
+            return
+        match self._store.lookup(location, now=seen_at):
+            case Found(obj) if self.terms.admits(obj):
+                self._close_gap()
+                self._next = obj
+            case Found():
+                self._leave_unmarked(self._place)
+            case Absent(through=through, start=start):
+                self._leave_unmarked(self._run_end(location, start, through))
+            case Unknown(through=through, start=start):
+                self._mark(location, start, through, now)
 
     def _seen_at(self, now: float) -> float:
         """Return as of when to look at the store: this waits since its first step."""

@@ -3,8 +3,9 @@
 Theory of operation. Deliveries that may have something to do are in a heap, by rank; the
 others cost nothing until they call back. The first one sends until another has a better
 rank or its quantum is used up, which makes equals take turns while the bytes that wait in
-the transport stay on few streams. A rank is looked at again after every Object, so it
-follows the Groups of a fetch. The connection calls `send` whenever there is room.
+the transport stay on few streams. A rank is looked at again after every Object, so it follows
+the Groups of a fetch. The connection calls `send` whenever there is room. A delivery that
+walks through a long range without Objects is stepped once in a call; the next one is due at once.
 
 Source: MOQT draft 22, Section 5.1.
 """
@@ -66,6 +67,8 @@ class Outbox:
         self._turns = count()
         self._deadlines: list[tuple[float, int, Delivery]] = []
         self._sending = False
+        self._walking: list[Delivery] = []
+        self._goes_on_at: float | None = None
         self.behind_since: float | None = None
 
     def __repr__(self) -> str:
@@ -109,11 +112,9 @@ class Outbox:
         """Return when `send` is due even without room or news, in monotonic seconds."""
         while self._deadlines and self._deadlines[0][2] not in self._deliveries:
             heappop(self._deadlines)
-        late = self.late.next_deadline
-        if not self._deadlines:
-            return late
-        earliest = self._deadlines[0][0]
-        return earliest if late is None else min(earliest, late)
+        first = self._deadlines[0][0] if self._deadlines else None
+        times = (first, self.late.next_deadline, self._goes_on_at)
+        return min((time for time in times if time is not None), default=None)
 
     def send(self, session: Session, *, room: int, now: float) -> int:
         """Hand Objects to the session.
@@ -136,6 +137,7 @@ class Outbox:
                 delivery = heappop(self._heap)[2]
                 if self._queued.pop(delivery, None) is not None:
                     sent += self._serve(delivery, session, room - sent, now)
+            self._resume_walks(now)
         finally:
             self._sending = False
         if not self._queued:
@@ -152,6 +154,9 @@ class Outbox:
         sent, enough, heap = 0, min(room, self._quantum_bytes), self._heap
         while not (heap and heap[0][0] < delivery.rank()):
             size_bytes = delivery.step(session, now=now)
+            if delivery.is_walking:
+                self._walking.append(delivery)
+                return sent + size_bytes
             if not size_bytes:
                 if delivery.finished:
                     self.remove(delivery)
@@ -164,6 +169,13 @@ class Outbox:
                 break
         self._enqueue(delivery)
         return sent
+
+    def _resume_walks(self, now: float) -> None:
+        """Let those that walk go on when all others have had their turn."""
+        walking, self._walking = self._walking, []
+        self._goes_on_at = now if walking else None
+        for delivery in walking:
+            self._enqueue(delivery)
 
     def _enqueue(self, delivery: Delivery) -> None:
         if delivery not in self._deliveries:

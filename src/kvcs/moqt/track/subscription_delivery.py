@@ -78,6 +78,7 @@ class SubscriptionDelivery:
         self.terms = terms
         self.finished = False
         self.awaits_transport = False
+        self.is_walking = False
         self.fills: list[FetchDelivery] = []
         self._store = store
         self._request_id = request_id

@@ -145,7 +145,8 @@ class Site:
                 self._serve(event)
             for event in self.subscriber.take_events():
                 self._note(event)
-            if not moved:
+            due_at = self.outbox.next_deadline()
+            if not moved and (room <= 0 or due_at is None or due_at > self.now):
                 return
 
     def _carry(self, sender, receiver):

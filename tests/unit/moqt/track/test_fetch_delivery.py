@@ -4,7 +4,7 @@ from kvcs.errors import StreamResetCode
 from kvcs.moqt.codepoints import GroupOrder, ParameterType, PropertyType, RangeMarker
 from kvcs.moqt.session.events import RequestCancelled
 from kvcs.moqt.track.delivery import DeliveryTerms
-from kvcs.moqt.track.fetch_delivery import FetchDelivery
+from kvcs.moqt.track.fetch_delivery import WALKED_RUNS, FetchDelivery
 from kvcs.moqt.wire.filters import LocationFilter, LocationRange, Range, RangeFilter
 from kvcs.moqt.wire.properties import Properties
 from kvcs.names import Location
@@ -185,6 +185,44 @@ def test_a_filtered_run_of_any_length_is_a_few_records(new_site, order, ids, fil
     assert f"{2**62}/" in received
     assert received.endswith("FIN")
     assert len(received.split()) <= 6
+
+
+@pytest.mark.parametrize("order", GroupOrder)
+def test_a_walk_through_many_runs_lets_others_have_their_turn(new_site, order):
+    runs = 4 * WALKED_RUNS
+    site = cached_site(new_site, (runs, 0))
+    for group_id in range(0, runs, 2):
+        site.store.mark_absent(Location(group_id, 0), Location(group_id, MAX_VI64))
+    walk = site.fetch(location_filter=everything(runs - 1), group_order=order)
+    other = site.fetch(location_filter=everything(runs, 0))
+
+    site.outbox.send(site.publisher, room=1 << 20, now=site.now)
+
+    assert not site.outbox.is_idle
+    assert site.outbox.next_deadline() == site.now
+    site.settle()
+    (walked,) = site.received(walk)
+    assert len(walked.split()) in {runs, runs + 1}
+    assert walked.endswith("FIN")
+    assert site.received(other)[0].endswith("FIN")
+    assert site.outbox.next_deadline() is None
+
+
+def test_what_a_filter_leaves_out_is_walked_in_turns_too(new_site):
+    site = new_site()
+    site.publish(layers=1, blocks=3 * WALKED_RUNS + 1)
+    last = 3 * WALKED_RUNS
+    wanted = RangeFilter(kind=ParameterType.OBJECTID_FILTER, ranges=(Range(last, last),))
+    site.fetch(range_filters=(wanted,))
+
+    calls = 0
+    while not site.outbox.is_idle:
+        site.outbox.send(site.publisher, room=1 << 20, now=site.now)
+        calls += 1
+    site.settle()
+
+    assert calls == 4
+    assert site.received() == [f"0/{last} FIN"]
 
 
 def test_absent_and_unknown_parts_of_a_gap_are_told_apart(new_site):
