@@ -170,7 +170,7 @@ class FetchDelivery:
         """Stop; the session has reset the stream, or it ended with FIN."""
         if self.finished:
             return
-        self.finished = True
+        self.finished, self.is_walking = True, False
         self._unwatch()
         if self.on_finished is not None:
             self.on_finished()

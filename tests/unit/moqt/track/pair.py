@@ -139,15 +139,20 @@ class Site:
         """Carry everything both ways until nothing moves; send `room` octets at most."""
         while True:
             room -= self.outbox.send(self.publisher, room=room, now=self.now) if room > 0 else 0
-            moved = self._carry(self.subscriber, self.publisher)
-            moved |= self._carry(self.publisher, self.subscriber)
-            for event in self.publisher.take_events():
-                self._serve(event)
-            for event in self.subscriber.take_events():
-                self._note(event)
+            moved = self.carry()
             due_at = self.outbox.next_deadline()
             if not moved and (room <= 0 or due_at is None or due_at > self.now):
                 return
+
+    def carry(self):
+        """Carry once what was sent each way; tell whether that was anything."""
+        moved = self._carry(self.subscriber, self.publisher)
+        moved |= self._carry(self.publisher, self.subscriber)
+        for event in self.publisher.take_events():
+            self._serve(event)
+        for event in self.subscriber.take_events():
+            self._note(event)
+        return moved
 
     def _carry(self, sender, receiver):
         actions = sender.take_actions()

@@ -6,6 +6,7 @@ from kvcs.moqt.session.events import RequestCancelled
 from kvcs.moqt.track.delivery import DeliveryTerms
 from kvcs.moqt.track.fetch_delivery import WALKED_RUNS, FetchDelivery
 from kvcs.moqt.wire.filters import LocationFilter, LocationRange, Range, RangeFilter
+from kvcs.moqt.wire.parameters import FillParameters
 from kvcs.moqt.wire.properties import Properties
 from kvcs.names import Location
 from kvcs.varint import MAX_VI64
@@ -206,6 +207,24 @@ def test_a_walk_through_many_runs_lets_others_have_their_turn(new_site, order):
     assert walked.endswith("FIN")
     assert site.received(other)[0].endswith("FIN")
     assert site.outbox.next_deadline() is None
+
+
+@pytest.mark.timeout(5)
+def test_a_walk_ends_when_the_peer_refuses_its_stream(new_site):
+    runs = 4 * WALKED_RUNS
+    site = cached_site(new_site, (runs, 0))
+    for group_id in range(0, runs, 2):
+        site.store.mark_absent(Location(group_id, 0), Location(group_id, MAX_VI64))
+    site.subscribe(fill=FillParameters(location_filter=everything(runs - 1)))
+    site.outbox.send(site.publisher, room=1 << 20, now=site.now)
+    site.carry()
+    (stream_id,) = site.streams
+
+    site.subscriber.stop_stream(stream_id, code=0, now=site.now)
+    site.settle()
+
+    assert site.outbox.is_idle
+    assert len(site.received()[0].split()) < runs
 
 
 def test_what_a_filter_leaves_out_is_walked_in_turns_too(new_site):
