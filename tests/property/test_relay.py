@@ -5,6 +5,8 @@ the session itself. What they do with their Tracks is another matter: they contr
 themselves, refuse, stall, leave and come back.
 """
 
+from unittest.mock import patch
+
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -14,6 +16,7 @@ from tests.unit.relay.world import BLOCKS, World, block, payload, status
 from kvcs.errors import PublishDoneCode, RequestErrorCode, TerminationCode
 from kvcs.moqt.codepoints import GroupOrder, ObjectStatus, ParameterType, PropertyType
 from kvcs.moqt.session import events as ev
+from kvcs.moqt.track.fetch_delivery import WALKED_RUNS
 from kvcs.moqt.wire.filters import LocationFilter, Range, RangeFilter
 from kvcs.moqt.wire.object import Object
 from kvcs.moqt.wire.parameters import FillParameters, Parameters
@@ -117,8 +120,11 @@ class RelayMachine(RuleBasedStateMachine):
     @initialize(
         cache_bytes=st.sampled_from([12_000, 40_000, 2**20]),
         cut_through_bytes=st.sampled_from([1, 2**18]),
+        walked_runs=st.sampled_from([1, WALKED_RUNS]),
     )
-    def begin(self, cache_bytes, cut_through_bytes):
+    def begin(self, cache_bytes, cut_through_bytes, walked_runs):
+        self.walked_runs = patch("kvcs.moqt.track.fetch_delivery.WALKED_RUNS", walked_runs)
+        self.walked_runs.start()
         self.world = World(
             cache_bytes=cache_bytes + len(TRACKS) * TRACK_BYTES,
             authorize=refuses_bad_tokens,
@@ -379,7 +385,12 @@ class RelayMachine(RuleBasedStateMachine):
 
     def teardown(self):
         """Drain the relay: whatever is going on, everything ends in time."""
-        world = self.world
+        try:
+            self.drain(self.world)
+        finally:
+            self.walked_runs.stop()
+
+    def drain(self, world):
         for client in world.clients:
             client.room = 2**30
         world.core.drain.begin(3.0, "", now=world.now)
