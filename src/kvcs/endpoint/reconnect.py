@@ -23,11 +23,14 @@ from kvcs.endpoint.connect import ConnectConfig, dial
 from kvcs.endpoint.connection import Connection
 from kvcs.endpoint.url import parse_url
 from kvcs.errors import (
+    CertificateRefused,
     ConfigError,
     ConnectFailed,
     ConnectionLost,
+    DraftRefused,
     KvcsError,
     ProtocolError,
+    SessionRefused,
     TransportError,
 )
 from kvcs.moqt.session.events import Event, GoawayReceived, SetupComplete
@@ -40,6 +43,8 @@ _logger = logging.getLogger("kvcs.endpoint")
 
 # Sessions in a row that servers send elsewhere at once before the first URL is tried again.
 MAX_MOVES: Final = 4
+# What the server itself says, and will say again until somebody mends something.
+_REFUSALS: Final = (CertificateRefused, DraftRefused, SessionRefused)
 # How often it is looked whether a session that is to end has anything left to do.
 _LOOK_INTERVAL: Final = 0.25
 
@@ -142,15 +147,20 @@ class PersistentConnection:
     async def connection(self, timeout: float | None = None) -> Connection:  # noqa: ASYNC109
         """Wait for a session that is set up.
 
+        Attempts go on, but a server that answered and refused is not waited for.
+
         Args:
             timeout: Seconds; None waits as long as it takes.
 
         Raises:
+            CertificateRefused, DraftRefused, SessionRefused: So ended the last attempt.
             KvcsError: None in time; the last real error.
         """
         try:
             async with asyncio.timeout(timeout), self._changed:
                 while self.current is None:
+                    if isinstance(self.last_error, _REFUSALS):
+                        raise self.last_error
                     await self._changed.wait()
         except TimeoutError:
             reason = f"no connection within {timeout:g} s"
@@ -182,6 +192,7 @@ class PersistentConnection:
                 self.last_error = ConnectionLost(0, "closed by the server")
             except (TransportError, ProtocolError) as error:
                 self.last_error = error
+                await self._announce()
             is_short = loop.time() - started_at <= self._backoff.maximum
             moves = moves + 1 if goaway is not None and is_short else 0
             url = self._following(url, goaway, moves)

@@ -7,7 +7,13 @@ from tests.unit.endpoint.bench import TRACK, URL, peers, scenario
 
 from kvcs.endpoint.connect import ConnectConfig
 from kvcs.endpoint.reconnect import Backoff, PersistentConnection
-from kvcs.errors import ConfigError, ConnectFailed
+from kvcs.errors import (
+    CertificateRefused,
+    ConfigError,
+    ConnectFailed,
+    DraftRefused,
+    SessionRefused,
+)
 from kvcs.moqt.session import events as ev
 from kvcs.moqt.wire.parameters import Parameters
 from kvcs.testing import MemoryNetwork, run
@@ -86,6 +92,37 @@ async def test_waiting_in_vain_gives_the_last_real_error():
     async with persistent(MemoryNetwork()) as keeper:
         with pytest.raises(ConnectFailed, match=r"no answer within 0\.5 s"):
             await keeper.connection(timeout=5)
+
+
+class Refusing(MemoryNetwork):
+    """A network where a server answers `refusals` attempts with an error."""
+
+    def __init__(self, error, refusals):
+        super().__init__()
+        self.error, self.refusals = error, refusals
+
+    async def connect(self, host, port, **settings):
+        if self.refusals:
+            self.refusals -= 1
+            raise self.error
+        return await super().connect(host, port, **settings)
+
+
+@pytest.mark.parametrize("kind", [CertificateRefused, DraftRefused, SessionRefused])
+def test_server_that_refuses_is_not_waited_for(kind):
+    async def refused_and_then_not():
+        loop = asyncio.get_running_loop()
+        network = Refusing(kind("127.0.0.1:4443", "no"), refusals=2)
+        async with peers(network=network), persistent(network) as keeper:
+            with pytest.raises(kind):
+                await keeper.connection(timeout=30)
+            waited, attempts = loop.time(), keeper.attempts
+            await asyncio.sleep(5)
+            assert not (await keeper.connection(timeout=0)).closed
+        assert waited < 0.1
+        assert (attempts, keeper.attempts) == (1, 3)
+
+    run(refused_and_then_not())
 
 
 @scenario

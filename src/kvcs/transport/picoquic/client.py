@@ -72,6 +72,11 @@ class ClientContext:
         quic.on_data, quic.on_event = self._take_data, self._take
         self.handshake: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
 
+    @property
+    def closed_by_application(self) -> bool:
+        """Whether the peer closed, with a code of its own."""
+        return self._quic.closed_by_application
+
     def stop(self) -> None:
         """Stop the context and join its thread."""
         self._pump.stop()

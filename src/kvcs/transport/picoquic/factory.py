@@ -69,6 +69,10 @@ class PicoquicFactory(TransportFactory):
             raise ConnectFailed(str(address), f"no answer on UDP within {waited:.0f} s") from None
         if code is not None:
             client.stop()
+            if client.closed_by_application:
+                # That says nothing of certificates: a server that stops closes with code 0.
+                reason = f"the server closed the connection in the handshake ({code:#x})"
+                raise ConnectFailed(str(address), reason)
             raise _handshake_failure(code, address, tls)
         return client.transport
 
