@@ -108,6 +108,7 @@ class PersistentConnection:
         self.last_error: KvcsError | None = None
         self.attempts = 0
         self._noted = ""
+        self._waiting = 0
         self._address = str(Address(target.host, target.port))
         self._url = url
         self._config = config or ConnectConfig()
@@ -156,6 +157,7 @@ class PersistentConnection:
             CertificateRefused, DraftRefused, SessionRefused: So ended the last attempt.
             KvcsError: None in time; the last real error.
         """
+        self._waiting += 1
         try:
             async with asyncio.timeout(timeout), self._changed:
                 while self.current is None:
@@ -165,6 +167,8 @@ class PersistentConnection:
         except TimeoutError:
             reason = f"no connection within {timeout:g} s"
             raise self.last_error or ConnectFailed(self._address, reason) from None
+        finally:
+            self._waiting -= 1
         return self.current
 
     def authorize(self, tokens: tuple[Token, ...]) -> None:
@@ -205,8 +209,10 @@ class PersistentConnection:
     async def _pause(self, failures: int) -> None:
         delay = self._backoff.delay(failures, self._rng)
         reason = str(self.last_error)
-        # The same again, for as long as a server is away, is no news.
-        level = logging.DEBUG if reason == self._noted else logging.WARNING
+        # The same again, for as long as a server is away, is no news; nor is what whoever waits
+        # is told.
+        is_told = self._waiting > 0 and isinstance(self.last_error, _REFUSALS)
+        level = logging.DEBUG if is_told or reason == self._noted else logging.WARNING
         self._noted = reason
         _logger.log(
             level,

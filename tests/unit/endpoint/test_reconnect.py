@@ -109,7 +109,7 @@ class Refusing(MemoryNetwork):
 
 
 @pytest.mark.parametrize("kind", [CertificateRefused, DraftRefused, SessionRefused])
-def test_server_that_refuses_is_not_waited_for(kind):
+def test_server_that_refuses_is_not_waited_for(kind, caplog):
     async def refused_and_then_not():
         loop = asyncio.get_running_loop()
         network = Refusing(kind("127.0.0.1:4443", "no"), refusals=2)
@@ -119,6 +119,8 @@ def test_server_that_refuses_is_not_waited_for(kind):
             waited, attempts = loop.time(), keeper.attempts
             await asyncio.sleep(5)
             assert not (await keeper.connection(timeout=0)).closed
+        # Whoever waited was told, and nobody is told twice.
+        assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
         assert waited < 0.1
         assert (attempts, keeper.attempts) == (1, 3)
 
