@@ -7,8 +7,10 @@ HEAD without a body are understood. Whatever goes wrong on a connection ends tha
 """
 
 import asyncio
+import errno
 import ipaddress
 import logging
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -137,7 +139,10 @@ class HttpServer:
         except OSError as error:
             await self._stack.aclose()
             address = Address(self._host, self._port)
-            raise TransportError(f"cannot listen on TCP {address}: {error.strerror}") from error
+            # The loop puts the address into the text of the error, once more.
+            number = error.errno or 0
+            reason = os.strerror(number) if number in errno.errorcode else error.strerror
+            raise TransportError(f"cannot listen on TCP {address}: {reason}") from error
         return self
 
     async def __aexit__(

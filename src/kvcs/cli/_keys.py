@@ -187,8 +187,12 @@ def _load(keys: Path | None, scope_key_file: Path | None) -> tuple[KeyRing, Scop
     scope_key = load_scope_key(scope_key_file)
     if ring.scope_key not in (None, scope_key):
         # To sign, seal or believe with the keys of another scope would be worse than to stop.
-        expected = "the scope key of the key ring; --keys names another ring"
-        raise ConfigError("--scope-key-file", expected)
+        named = keys or (KEYS_JSON_VARIABLE if os.environ.get(KEYS_JSON_VARIABLE) else None)
+        expected = (
+            f"the scope key of the key ring, {named or default_directory(os.environ)} (leave the "
+            "option out, or name the ring of the other scope with --keys)"
+        )
+        raise ConfigError("--scope-key-file", expected, f"{scope_key_file}, of another scope")
     return ring, scope_key
 
 

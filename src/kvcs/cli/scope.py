@@ -9,6 +9,7 @@ from kvcs.cli._keys import (
     differing_ring,
     keys_option,
     load_member,
+    load_scope_key,
     member_options,
     ring_directory,
     write_scope_key,
@@ -70,7 +71,10 @@ def show(output: Output, keys: Path | None, scope_key_file: Path | None) -> None
     Examples:
       kvcs scope show
     """  # noqa: D301 - click reads the backslash
-    member = load_member(keys, scope_key_file)
-    scope_id = KVSP_PROVISIONAL.scope_id(member.scope_key).hex()
+    if scope_key_file is None:
+        scope_key = load_member(keys, None).scope_key
+    else:  # Whatever ring is there: nothing is done with the two together.
+        scope_key = load_scope_key(scope_key_file)
+    scope_id = KVSP_PROVISIONAL.scope_id(scope_key).hex()
     output.result({"scope_id": scope_id})
     output.text(scope_id)

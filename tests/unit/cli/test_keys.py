@@ -198,12 +198,15 @@ def test_what_everybody_may_have_everybody_may_read(ring, tmp_path, kvcs_json):
     assert not modes(ring)[0] & 0o077
 
 
-@pytest.mark.usefixtures("ring")
-def test_a_scope_key_that_no_command_takes_beside_the_ring_is_told(tmp_path, kvcs_run, monkeypatch):
+def test_a_scope_key_that_no_command_takes_beside_the_ring_is_told(
+    ring, tmp_path, kvcs_run, monkeypatch
+):
     code, _, err = kvcs_run("scope", "new", tmp_path / "other.key")
     assert (code, "another scope" in err) == (0, True)
-    code, _, err = kvcs_run("scope", "show", "--scope-key-file", tmp_path / "other.key")
-    assert (code, "the scope key of the key ring" in err) == (2, True)
+    other = ("--scope-key-file", tmp_path / "other.key")
+    code, _, err = kvcs_run("fetch", "moqt://127.0.0.1:9/", *other)
+    assert (code, f"the scope key of the key ring, {ring}" in err) == (2, True)
+    assert kvcs_run("scope", "show", *other)[0] == 0
 
     monkeypatch.setenv("KVCS_KEYS", str(tmp_path / "nothing"))
     code, _, err = kvcs_run("scope", "new", tmp_path / "only.key")
@@ -265,7 +268,7 @@ def test_scope_key_file_of_another_scope_is_not_mixed_with_the_ring(
 
     code, _, err = kvcs_run("inspect", SAMPLE_CACHE, "--scope-key-file", tmp_path / "key")
 
-    assert (code, "another ring" in err) == (2, True)
+    assert (code, "the ring of the other scope" in err) == (2, True)
     found = load_ring(ring)
     assert found is not None
     assert found.scope_key is not None

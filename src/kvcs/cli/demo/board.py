@@ -107,6 +107,8 @@ class Board:
         return self._rows.setdefault(name, _Row(ChartRow(name)))
 
     def _draw(self) -> RenderableType:
+        if not self._layers:
+            return Text("starting a relay, a publisher and three consumers …", style="dim")
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
         for title in ("process", f"layers 0 to {self._layers - 1}", "", "bytes", "last layer"):
             table.add_column(title, no_wrap=True)

@@ -45,7 +45,7 @@ _SENTENCES: Final = {
     Outcome.REFUSED: (
         "This relay refuses the examination, which has a scope of its own.\n"
         "  Give --token-file a token for every scope: kvcs token mint --scope all --role producer "
-        "--role consumer"
+        "--role consumer, with --audience NAME where the relay demands its own"
     ),
 }
 _MARKS: Final = {
