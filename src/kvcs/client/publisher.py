@@ -17,6 +17,7 @@ from kvcs.kv.layout import Layout
 from kvcs.kv.manifest import Manifest
 from kvcs.kv.naming import PublicationName
 from kvcs.kv.sealing import ObjectKey
+from kvcs.moqt.track.walks import Walks
 from kvcs.names import FullTrackName, TrackNamespace
 
 __all__ = ("MAX_REMEMBERED_IDS", "Publisher")
@@ -61,6 +62,7 @@ class Publisher:
         self._scope_key = scope_key
         self._random_bytes = random_bytes
         self._servings: dict[Connection, Serving] = {}
+        self._walks = Walks()
         self._publications: dict[TrackNamespace, Publication] = {}
         self._used_ids: dict[bytes, None] = {}
         profile = self._config.profile
@@ -89,6 +91,7 @@ class Publisher:
         if connection.request_owner is not None:
             raise ConfigError("connection", "a connection for each Publisher", "one that is taken")
         connection.request_owner = self
+        connection.outbox.walks = self._walks
         serving = Serving(connection, self, self._config, announces=announces)
         self._servings[connection] = serving
         connection.on_closed(lambda: self._detach(connection))

@@ -21,6 +21,7 @@ from kvcs.errors import TerminationCode
 from kvcs.moqt.session.events import Event
 from kvcs.moqt.session.session import Session
 from kvcs.moqt.track.outbox import Outbox
+from kvcs.moqt.track.walks import Walks
 from kvcs.moqt.wire.token import Token
 from kvcs.relay.ancestry import RELAY_ID_BYTES
 from kvcs.relay.auth import Authorize
@@ -88,6 +89,7 @@ class Relay:
             on_deadline=self._set_timer,
         )
         self._egress = EgressBudget[Connection](config.limits.max_queued_bytes)
+        self._walks = Walks()
         self._heap = Heap(glibc_trim(), resident_bytes, budget_bytes=config.cache_bytes)
         self._uplink = Uplink(
             config.upstream,
@@ -272,7 +274,7 @@ class Relay:
 
     def _take(self, connection: Connection, *, is_parent: bool) -> Callable[[], bool]:
         """Give the events of a connection to the core; return what tells whether it is in use."""
-        connection.outbox = _RelayOutbox(connection, self._core.metrics, self._egress)
+        connection.outbox = _RelayOutbox(connection, self._core.metrics, self._egress, self._walks)
         connection.on_closed(lambda: self._egress.forget(connection))
         peer = self._core.connect(connection, is_parent=is_parent)
         self._links[peer.id] = connection
@@ -322,12 +324,17 @@ class _RelayOutbox(Outbox):
     """An outbox that counts what leaves the relay, and keeps to the budget of all sessions."""
 
     def __init__(
-        self, connection: Connection, metrics: Metrics, egress: EgressBudget[Connection]
+        self,
+        connection: Connection,
+        metrics: Metrics,
+        egress: EgressBudget[Connection],
+        walks: Walks,
     ) -> None:
         super().__init__(
             on_ready=connection.wake,
             is_drained=connection.is_drained,
             unsent_bytes=connection.unsent_bytes,
+            walks=walks,
         )
         self._connection = connection
         self._metrics = metrics

@@ -39,9 +39,9 @@ from kvcs.varint import MAX_VI64
 __all__ = ("WALKED_RUNS", "FetchDelivery")
 
 _RECORD_BYTES = 16
-#: Runs that are passed without an Object before others get their turn: a peer chooses how many
-#: there are in a range, and each takes tens of microseconds.
-WALKED_RUNS: Final = 128
+#: Runs that a step passes without an Object: a peer chooses how many there are in a range, and
+#: each takes tens of microseconds.
+WALKED_RUNS: Final = 16
 
 
 class FetchDelivery:
@@ -294,6 +294,10 @@ class FetchDelivery:
         if location not in self.terms.location_range:
             self._place = self._enter_range(location)
             return
+        if self._ids is not None and location.object_id not in self._ids:
+            # Whatever is there, a filtered fetch says nothing of it.
+            self._leave_unmarked(self._unwanted_end(location, self._ids))
+            return
         match self._store.lookup(location, now=seen_at):
             case Found(obj) if self.terms.admits(obj):
                 self._close_gap()
@@ -311,11 +315,11 @@ class FetchDelivery:
             self._began_at = now
         return self._store.time_of_forwarding(self._began_at, now=now)
 
-    def _unwanted_end(self, location: Location, through: Location, ids: ObjectIds) -> int:
-        """Return the last place of a Group before one that is wanted, or where a run ends."""
+    def _unwanted_end(self, location: Location, ids: ObjectIds) -> int:
+        """Return the last place of a Group before one that is wanted, or where it ends."""
         following = ids.next_id(location.object_id)
         last_id = MAX_VI64 if following is None else following - 1
-        last = min(Location(location.group_id, last_id), through, self._range_end)
+        last = min(Location(location.group_id, last_id), self._range_end)
         return min(self._to_place(last), self._last_place)
 
     def _enter_range(self, location: Location) -> int:
@@ -338,10 +342,7 @@ class FetchDelivery:
         return min(self._to_place(Location(group_id, MAX_VI64)), self._last_place)
 
     def _mark(self, location: Location, start: Location, through: Location, now: float) -> None:
-        """Put an unknown run into a record, or wait for it; leave out what no filter admits."""
-        if self._ids is not None and location.object_id not in self._ids:
-            self._leave_unmarked(self._unwanted_end(location, through, self._ids))
-            return
+        """Put an unknown run into a record, or wait for it."""
         marker, interval = self._given_up_at(to_position(location))
         if interval is not None:
             start = max(start, to_location(interval[0]))

@@ -3,9 +3,11 @@
 Theory of operation. Deliveries that may have something to do are in a heap, by rank; the
 others cost nothing until they call back. The first one sends until another has a better
 rank or its quantum is used up, which makes equals take turns while the bytes that wait in
-the transport stay on few streams. A rank is looked at again after every Object, so it follows
-the Groups of a fetch. The connection calls `send` whenever there is room. A delivery that
-walks through a long range without Objects is stepped once in a call; the next one is due at once.
+the transport stay on few streams. A rank is looked at again after every Object, so it
+follows the Groups of a fetch. The connection calls `send` whenever there is room.
+
+Neither small Objects nor long ranges without any hold up others: a call makes `MAX_STEPS` at
+most, and a delivery that walks waits for its turn among all that do (`Walks`).
 
 Source: MOQT draft 22, Section 5.1.
 """
@@ -20,12 +22,15 @@ from kvcs.moqt.session.actions import StreamId
 from kvcs.moqt.session.session import Session
 from kvcs.moqt.track.delivery import Delivery, Rank
 from kvcs.moqt.track.late_streams import LateStreams
+from kvcs.moqt.track.walks import STEPS_PER_SLOT, Walks
 
-__all__ = ("QUANTUM_BYTES", "Outbox")
+__all__ = ("MAX_STEPS", "QUANTUM_BYTES", "Outbox")
 
 # Octets that a delivery sends before an equal gets its turn; the piece in which the
 # transport takes them.
 QUANTUM_BYTES: Final = 256 * 1024
+# Steps of all deliveries in one call, before other sessions get their turn.
+MAX_STEPS: Final = 256
 # Seconds after which a delivery that waits for the transport is stepped again.
 _LOOK_INTERVAL: Final = 0.02
 
@@ -37,6 +42,7 @@ class Outbox:
         on_ready: Called when there is something to send that was not there before.
         is_drained: Tells whether the transport has sent all that was written on a stream.
         late: Streams of which something must be sent in time.
+        walks: Turns of those that walk; outboxes of one process share one.
         behind_since: Since when there is more to send than room for it, in monotonic seconds;
             None when everything that there was has been handed over.
     """
@@ -48,6 +54,7 @@ class Outbox:
         is_drained: Callable[[StreamId], bool] = lambda _: True,
         unsent_bytes: Callable[[StreamId], int] = lambda _: 0,
         quantum_bytes: int = QUANTUM_BYTES,
+        walks: Walks | None = None,
     ) -> None:
         """Create an empty outbox.
 
@@ -56,6 +63,7 @@ class Outbox:
             is_drained: Tells whether the transport has sent all that was written on a stream.
             unsent_bytes: Tells how many octets of a stream the transport has not sent.
             quantum_bytes: Octets of one delivery before an equal gets its turn.
+            walks: Turns of those that walk, shared with other outboxes.
         """
         self.on_ready = on_ready
         self.is_drained = is_drained
@@ -67,8 +75,11 @@ class Outbox:
         self._turns = count()
         self._deadlines: list[tuple[float, int, Delivery]] = []
         self._sending = False
-        self._walking: list[Delivery] = []
+        self._steps = 0
         self._goes_on_at: float | None = None
+        self.walks = walks or Walks()
+        self._walking: dict[Delivery, None] = {}
+        self._walk_at: float | None = None
         self.behind_since: float | None = None
 
     def __repr__(self) -> str:
@@ -85,7 +96,7 @@ class Outbox:
     @property
     def is_idle(self) -> bool:
         """Nothing can be sent until something changes."""
-        return not self._queued
+        return not (self._queued or self._walking)
 
     def add(self, delivery: Delivery) -> None:
         """Take a delivery in; it is stepped as soon as there is room."""
@@ -99,6 +110,7 @@ class Outbox:
         """Forget a delivery; unknown ones are ignored."""
         self._deliveries.discard(delivery)
         self._queued.pop(delivery, None)
+        self._walking.pop(delivery, None)
         delivery.on_ready = None
 
     def wake(self) -> None:
@@ -113,7 +125,7 @@ class Outbox:
         while self._deadlines and self._deadlines[0][2] not in self._deliveries:
             heappop(self._deadlines)
         first = self._deadlines[0][0] if self._deadlines else None
-        times = (first, self.late.next_deadline, self._goes_on_at)
+        times = (first, self.late.next_deadline, self._goes_on_at, self._walk_at)
         return min((time for time in times if time is not None), default=None)
 
     def send(self, session: Session, *, room: int, now: float) -> int:
@@ -129,18 +141,23 @@ class Outbox:
         """
         while self._deadlines and self._deadlines[0][0] <= now:
             self._enqueue(heappop(self._deadlines)[2])
-        sent = 0
+        sent, self._steps, self._goes_on_at = 0, 0, None
         self._sending = True
         try:
             self.late.check(session, now=now)
+            if self._walking and room > 0:
+                sent += self._walk(session, room, now)
             while self._heap and sent < room and not session.is_closed:
+                if self._steps >= MAX_STEPS:
+                    self._goes_on_at = now
+                    break
                 delivery = heappop(self._heap)[2]
                 if self._queued.pop(delivery, None) is not None:
                     sent += self._serve(delivery, session, room - sent, now)
-            self._resume_walks(now)
         finally:
             self._sending = False
-        if not self._queued:
+        self._walk_at = self._next_walk(now) if room > 0 else None
+        if self.is_idle:
             self.behind_since = None
         elif self.behind_since is None:
             self.behind_since = now
@@ -154,8 +171,9 @@ class Outbox:
         sent, enough, heap = 0, min(room, self._quantum_bytes), self._heap
         while not (heap and heap[0][0] < delivery.rank()):
             size_bytes = delivery.step(session, now=now)
+            self._steps += 1
             if delivery.is_walking:
-                self._walking.append(delivery)
+                self._walking[delivery] = None
                 return sent + size_bytes
             if not size_bytes:
                 if delivery.finished:
@@ -165,20 +183,40 @@ class Outbox:
                     heappush(self._deadlines, (again_at, next(self._turns), delivery))
                 return sent
             sent += size_bytes
-            if sent >= enough:
+            if sent >= enough or self._steps >= MAX_STEPS:
                 break
         self._enqueue(delivery)
         return sent
 
-    def _resume_walks(self, now: float) -> None:
-        """Let those that walk go on when all others have had their turn."""
-        walking, self._walking = self._walking, []
-        self._goes_on_at = now if walking else None
-        for delivery in walking:
+    def _walk(self, session: Session, room: int, now: float) -> int:
+        """Let one that walks go on if a slot is there; return the octets it handed over."""
+        if self._walk_at is None or now < self._walk_at:
+            return 0
+        self._walk_at = None
+        delivery = next(iter(self._walking))
+        del self._walking[delivery]
+        if not session.is_active(delivery.request_id):
+            self.remove(delivery)
+            return 0
+        sent = 0
+        for _ in range(STEPS_PER_SLOT):
+            sent += delivery.step(session, now=now)
+            if sent >= room or not delivery.is_walking:
+                break
+        if delivery.is_walking:
+            self._walking[delivery] = None
+        else:
             self._enqueue(delivery)
+        return sent
+
+    def _next_walk(self, now: float) -> float | None:
+        """Return when there is a slot for those that walk, if there are any."""
+        if not self._walking:
+            return None
+        return self.walks.reserve(now=now) if self._walk_at is None else self._walk_at
 
     def _enqueue(self, delivery: Delivery) -> None:
-        if delivery not in self._deliveries:
+        if delivery not in self._deliveries or delivery in self._walking:
             return
         rank = delivery.rank()
         queued_rank = self._queued.get(delivery)

@@ -5,6 +5,7 @@ from kvcs.moqt.codepoints import GroupOrder, ParameterType, PropertyType, RangeM
 from kvcs.moqt.session.events import RequestCancelled
 from kvcs.moqt.track.delivery import DeliveryTerms
 from kvcs.moqt.track.fetch_delivery import WALKED_RUNS, FetchDelivery
+from kvcs.moqt.track.walks import STEPS_PER_SLOT, WALK_INTERVAL, Walks
 from kvcs.moqt.wire.filters import LocationFilter, LocationRange, Range, RangeFilter
 from kvcs.moqt.wire.parameters import FillParameters
 from kvcs.moqt.wire.properties import Properties
@@ -12,6 +13,7 @@ from kvcs.names import Location
 from kvcs.varint import MAX_VI64
 
 DESCENDING = GroupOrder.DESCENDING
+NOTE = 0x3802
 EVEN = RangeFilter(kind=ParameterType.OBJECTID_FILTER, ranges=(Range(0, 0), Range(2, 2)))
 
 
@@ -188,60 +190,117 @@ def test_a_filtered_run_of_any_length_is_a_few_records(new_site, order, ids, fil
     assert len(received.split()) <= 6
 
 
-@pytest.mark.parametrize("order", GroupOrder)
-def test_a_walk_through_many_runs_lets_others_have_their_turn(new_site, order):
-    runs = 4 * WALKED_RUNS
+def site_with_runs(new_site, runs):
+    """A cache that knows every second Group of `runs` to be empty, and nothing of the others."""
     site = cached_site(new_site, (runs, 0))
     for group_id in range(0, runs, 2):
         site.store.mark_absent(Location(group_id, 0), Location(group_id, MAX_VI64))
+    return site
+
+
+def walk_on(site):
+    """Let time go on until nothing waits for a slot; return how many slots that were."""
+    slots = 0
+    while (due_at := site.outbox.next_deadline()) is not None:
+        slots += 1
+        site.now = max(site.now, due_at)
+        site.settle()
+    return slots
+
+
+@pytest.mark.parametrize("order", GroupOrder)
+def test_a_walk_through_many_runs_lets_others_have_their_turn(new_site, order):
+    runs = 20 * WALKED_RUNS
+    site = site_with_runs(new_site, runs)
     walk = site.fetch(location_filter=everything(runs - 1), group_order=order)
     other = site.fetch(location_filter=everything(runs, 0))
 
-    site.outbox.send(site.publisher, room=1 << 20, now=site.now)
-
-    assert not site.outbox.is_idle
-    assert site.outbox.next_deadline() == site.now
     site.settle()
-    (walked,) = site.received(walk)
-    assert len(walked.split()) in {runs, runs + 1}
-    assert walked.endswith("FIN")
-    assert site.received(other)[0].endswith("FIN")
+
+    (begun,) = site.received(walk)
+    assert len(begun.split()) <= WALKED_RUNS * (1 + STEPS_PER_SLOT)
+    assert not site.outbox.is_idle
+    # The other one begins with as many runs, and the two take turns from then on.
+    slots = walk_on(site)
+    walked = [site.received(request)[0] for request in (walk, other)]
+    assert [len(text.split()) in {runs, runs + 1, runs + 2} for text in walked] == [True, True]
+    assert all(text.endswith("FIN") for text in walked)
+    assert slots == pytest.approx(2 * 20 / STEPS_PER_SLOT, abs=2)
+    assert site.now >= (slots - 2) * WALK_INTERVAL
+    assert site.outbox.is_idle
+
+
+def test_walks_of_all_sessions_share_the_slots(new_site):
+    sites = [site_with_runs(new_site, 40 * WALKED_RUNS) for _ in range(3)]
+    walks = Walks()
+    for site in sites:
+        site.outbox.walks = walks
+        site.fetch(location_filter=everything(40 * WALKED_RUNS - 1))
+        site.settle()
+
+    due = sorted(site.outbox.next_deadline() for site in sites)
+
+    # The first slot was free at once.
+    assert due == pytest.approx([n * WALK_INTERVAL for n in (1, 2, 3)])
+
+
+def test_a_walk_waits_for_room(new_site):
+    site = site_with_runs(new_site, 20 * WALKED_RUNS)
+    site.fetch(location_filter=everything(20 * WALKED_RUNS - 1))
+    site.settle()
+
+    site.outbox.send(site.publisher, room=0, now=1.0)
+
+    # The connection calls again when there is some; a timer before that would be for nothing.
     assert site.outbox.next_deadline() is None
+    assert not site.outbox.is_idle
+    site.now = 2.0
+    site.settle()
+    walk_on(site)
+    assert site.received()[0].endswith("FIN")
 
 
-@pytest.mark.timeout(5)
 def test_a_walk_ends_when_the_peer_refuses_its_stream(new_site):
-    runs = 4 * WALKED_RUNS
-    site = cached_site(new_site, (runs, 0))
-    for group_id in range(0, runs, 2):
-        site.store.mark_absent(Location(group_id, 0), Location(group_id, MAX_VI64))
+    runs = 20 * WALKED_RUNS
+    site = site_with_runs(new_site, runs)
     site.subscribe(fill=FillParameters(location_filter=everything(runs - 1)))
-    site.outbox.send(site.publisher, room=1 << 20, now=site.now)
-    site.carry()
+    site.settle()
     (stream_id,) = site.streams
 
     site.subscriber.stop_stream(stream_id, code=0, now=site.now)
     site.settle()
 
+    assert walk_on(site) <= 2
     assert site.outbox.is_idle
     assert len(site.received()[0].split()) < runs
 
 
 def test_what_a_filter_leaves_out_is_walked_in_turns_too(new_site):
     site = new_site()
-    site.publish(layers=1, blocks=3 * WALKED_RUNS + 1)
-    last = 3 * WALKED_RUNS
-    wanted = RangeFilter(kind=ParameterType.OBJECTID_FILTER, ranges=(Range(last, last),))
+    blocks = 20 * WALKED_RUNS
+    site.add(0, *range(blocks), publisher_priority=7)
+    site.add(0, blocks, publisher_priority=7, properties=Properties.of((NOTE, 1)))
+    wanted = RangeFilter(
+        kind=ParameterType.OBJECT_PROPERTY_FILTER, property_type=NOTE, ranges=(Range(1, 1),)
+    )
     site.fetch(range_filters=(wanted,))
-
-    calls = 0
-    while not site.outbox.is_idle:
-        site.outbox.send(site.publisher, room=1 << 20, now=site.now)
-        calls += 1
     site.settle()
 
-    assert calls == 4
-    assert site.received() == [f"0/{last} FIN"]
+    assert not site.outbox.is_idle
+    assert walk_on(site) == pytest.approx(20 / STEPS_PER_SLOT, abs=2)
+    assert site.received() == [f"0/{blocks} FIN"]
+
+
+def test_object_ids_that_are_not_wanted_are_passed_at_once(new_site):
+    site = new_site()
+    last = 20 * WALKED_RUNS
+    site.publish(layers=4, blocks=last + 1)
+    wanted = RangeFilter(kind=ParameterType.OBJECTID_FILTER, ranges=(Range(last, last),))
+
+    site.fetch(range_filters=(wanted,))
+    site.settle()
+
+    assert site.received() == [" ".join(f"{layer}/{last}" for layer in range(4)) + " FIN"]
 
 
 def test_absent_and_unknown_parts_of_a_gap_are_told_apart(new_site):
