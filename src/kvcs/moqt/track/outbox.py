@@ -80,6 +80,7 @@ class Outbox:
         self.walks = walks or Walks()
         self._walking: dict[Delivery, None] = {}
         self._walk_at: float | None = None
+        self._had_room = False
         self.behind_since: float | None = None
 
     def __repr__(self) -> str:
@@ -125,7 +126,8 @@ class Outbox:
         while self._deadlines and self._deadlines[0][2] not in self._deliveries:
             heappop(self._deadlines)
         first = self._deadlines[0][0] if self._deadlines else None
-        times = (first, self.late.next_deadline, self._goes_on_at, self._walk_at)
+        walk_at = self._walk_at if self._had_room else None
+        times = (first, self.late.next_deadline, self._goes_on_at, walk_at)
         return min((time for time in times if time is not None), default=None)
 
     def send(self, session: Session, *, room: int, now: float) -> int:
@@ -142,10 +144,11 @@ class Outbox:
         while self._deadlines and self._deadlines[0][0] <= now:
             self._enqueue(heappop(self._deadlines)[2])
         sent, self._steps, self._goes_on_at = 0, 0, None
+        self._had_room = room > 0
         self._sending = True
         try:
             self.late.check(session, now=now)
-            if self._walking and room > 0:
+            if self._walking and self._had_room:
                 sent += self._walk(session, room, now)
             while self._heap and sent < room and not session.is_closed:
                 if self._steps >= MAX_STEPS:
@@ -156,7 +159,7 @@ class Outbox:
                     sent += self._serve(delivery, session, room - sent, now)
         finally:
             self._sending = False
-        self._walk_at = self._next_walk(now) if room > 0 else None
+        self._walk_at = self._next_walk(now)
         if self.is_idle:
             self.behind_since = None
         elif self.behind_since is None:

@@ -8,10 +8,12 @@ number of those that wait and of their sessions.
 
 from typing import Final
 
-__all__ = ("STEPS_PER_SLOT", "WALK_INTERVAL", "Walks")
+__all__ = ("MAX_WAIT", "STEPS_PER_SLOT", "WALK_INTERVAL", "Walks")
 
 #: Seconds from a slot to the next one.
 WALK_INTERVAL: Final = 0.01
+#: Seconds to a slot at most: sessions that come, take one and go must not push it away for ever.
+MAX_WAIT: Final = 5.0
 #: Steps of one delivery in a slot.
 STEPS_PER_SLOT: Final = 8
 
@@ -29,6 +31,6 @@ class Walks:
 
     def reserve(self, *, now: float) -> float:
         """Take the next slot that is free; return when it is, in monotonic seconds."""
-        at = max(now, self._free_at)
+        at = min(max(now, self._free_at), now + MAX_WAIT)
         self._free_at = at + WALK_INTERVAL
         return at

@@ -249,11 +249,14 @@ def test_a_walk_waits_for_room(new_site):
     site.fetch(location_filter=everything(20 * WALKED_RUNS - 1))
     site.settle()
 
-    site.outbox.send(site.publisher, room=0, now=1.0)
+    for _ in range(9):
+        site.outbox.send(site.publisher, room=0, now=1.0)
 
     # The connection calls again when there is some; a timer before that would be for nothing.
     assert site.outbox.next_deadline() is None
     assert not site.outbox.is_idle
+    # It keeps the slot that it has, however often it is asked without room.
+    assert site.outbox.walks.reserve(now=0.0) == pytest.approx(2 * WALK_INTERVAL)
     site.now = 2.0
     site.settle()
     walk_on(site)
