@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from dataclasses import replace
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
@@ -68,6 +69,16 @@ class _LazyGroup(click.Group):
         if place is None:
             return super().get_command(ctx, cmd_name)
         return getattr(import_module(place.module), place.attribute)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; click suggests only those that are loaded."""
+        name = args[0]
+        near = get_close_matches(name, _COMMANDS, n=1)
+        if near and self.get_command(ctx, name) is None:
+            ctx.fail(f"No such command {name!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without loading them."""

@@ -431,3 +431,11 @@ def test_advice_to_read_the_help_names_the_command(kvcs_run, tmp_path, arguments
 
     assert code == 2
     assert err.endswith(f"  See {command} --help.\n")
+
+
+def test_a_misspelt_command_is_told_the_one_that_is_meant(kvcs_run):
+    code, _, err = kvcs_run("fetsh", "moqt://127.0.0.1:9/")
+    assert (code, "No such command 'fetsh'. Did you mean 'fetch'?" in err) == (2, True)
+
+    code, _, err = kvcs_run("nothing-like-it")
+    assert (code, "No such command 'nothing-like-it'." in err) == (2, True)
