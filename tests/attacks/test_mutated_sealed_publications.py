@@ -49,7 +49,7 @@ LIES = [
 ]
 
 
-@seeded("part", range(5), soak=range(5, 30))
+@seeded("part", range(3), soak=range(3, 30))
 def test_no_mutation_of_a_sealed_publication_is_accepted(part):
     assert_no_mutation_is_accepted(part, LIES, published=SEALED, demanded=CONSUMER)
 

@@ -286,7 +286,7 @@ class covered_by_markers:  # noqa: N801 - reads as a question
         )
 
 
-@seeded("seed", range(12), soak=range(12, 48))
+@seeded("seed", range(6), soak=range(6, 48))
 def test_nobody_is_told_anything_wrong(seed):
     outcomes, source, killed, statistics = run(scenario(seed), seed=seed)
 
