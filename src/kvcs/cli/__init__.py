@@ -76,7 +76,7 @@ class _LazyGroup(click.Group):
         """Find the command; click suggests only those that are loaded."""
         name = args[0]
         near = get_close_matches(name, _COMMANDS, n=1)
-        if near and self.get_command(ctx, name) is None:
+        if near and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
             ctx.fail(f"No such command {name!r}. Did you mean {near[0]!r}?")
         return super().resolve_command(ctx, args)
 

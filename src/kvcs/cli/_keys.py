@@ -15,6 +15,7 @@ from kvcs.client.config import ConsumerConfig, PublisherConfig
 from kvcs.errors import ConfigError
 from kvcs.keyring import KEYS_JSON_VARIABLE, KeyRing, default_directory, find_ring
 from kvcs.keyring.files import read_file
+from kvcs.keyring.source import ring_place
 from kvcs.kv.identity import ScopeKey, parse_scope_key
 from kvcs.kv.signing import TrustedProducers
 
@@ -187,10 +188,9 @@ def _load(keys: Path | None, scope_key_file: Path | None) -> tuple[KeyRing, Scop
     scope_key = load_scope_key(scope_key_file)
     if ring.scope_key not in (None, scope_key):
         # To sign, seal or believe with the keys of another scope would be worse than to stop.
-        named = keys or (KEYS_JSON_VARIABLE if os.environ.get(KEYS_JSON_VARIABLE) else None)
         expected = (
-            f"the scope key of the key ring, {named or default_directory(os.environ)} (leave the "
-            "option out, or name the ring of the other scope with --keys)"
+            f"the scope key of the key ring, {ring_place(keys, os.environ)} (leave the option out, "
+            "or name the ring of the other scope with --keys)"
         )
         raise ConfigError("--scope-key-file", expected, f"{scope_key_file}, of another scope")
     return ring, scope_key

@@ -91,7 +91,7 @@ class Publisher:
         if connection.request_owner is not None:
             raise ConfigError("connection", "a connection for each Publisher", "one that is taken")
         connection.request_owner = self
-        connection.outbox.walks = self._walks
+        connection.outbox.walking.walks = self._walks
         serving = Serving(connection, self, self._config, announces=announces)
         self._servings[connection] = serving
         connection.on_closed(lambda: self._detach(connection))

@@ -9,7 +9,7 @@ from kvcs.keyring.directory import load_ring, load_ring_file
 from kvcs.keyring.document import decode_ring
 from kvcs.keyring.ring import KeyRing
 
-__all__ = ("KEYS_JSON_VARIABLE", "default_directory", "find_ring")
+__all__ = ("KEYS_JSON_VARIABLE", "default_directory", "find_ring", "ring_place")
 
 #: Environment variable with a whole ring as JSON.
 KEYS_JSON_VARIABLE: Final = "KVCS_KEYS_JSON"
@@ -20,6 +20,15 @@ def default_directory(environment: Mapping[str, str]) -> Path:
     configured = environment.get("XDG_CONFIG_HOME", "")
     base = Path(configured) if Path(configured).is_absolute() else Path.home() / ".config"
     return base / "kvcs" / "keys"
+
+
+def ring_place(path: Path | None, environment: Mapping[str, str]) -> str:
+    """Return where `find_ring` finds the ring, for messages."""
+    if path is not None:
+        return str(path)
+    if environment.get(KEYS_JSON_VARIABLE) is not None:
+        return KEYS_JSON_VARIABLE
+    return str(default_directory(environment))
 
 
 def find_ring(path: Path | None, environment: Mapping[str, str]) -> KeyRing:

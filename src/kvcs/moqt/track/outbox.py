@@ -22,7 +22,7 @@ from kvcs.moqt.session.actions import StreamId
 from kvcs.moqt.session.session import Session
 from kvcs.moqt.track.delivery import Delivery, Rank
 from kvcs.moqt.track.late_streams import LateStreams
-from kvcs.moqt.track.walks import STEPS_PER_SLOT, Walks
+from kvcs.moqt.track.walks import STEPS_PER_SLOT, WalkQueue, Walks
 
 __all__ = ("MAX_STEPS", "QUANTUM_BYTES", "Outbox")
 
@@ -30,7 +30,7 @@ __all__ = ("MAX_STEPS", "QUANTUM_BYTES", "Outbox")
 # transport takes them.
 QUANTUM_BYTES: Final = 256 * 1024
 # Steps of all deliveries in one call, before other sessions get their turn.
-MAX_STEPS: Final = 256
+MAX_STEPS: Final = 64
 # Seconds after which a delivery that waits for the transport is stepped again.
 _LOOK_INTERVAL: Final = 0.02
 
@@ -42,7 +42,7 @@ class Outbox:
         on_ready: Called when there is something to send that was not there before.
         is_drained: Tells whether the transport has sent all that was written on a stream.
         late: Streams of which something must be sent in time.
-        walks: Turns of those that walk; outboxes of one process share one.
+        walking: Those that walk, and wait for a slot.
         behind_since: Since when there is more to send than room for it, in monotonic seconds;
             None when everything that there was has been handed over.
     """
@@ -63,7 +63,7 @@ class Outbox:
             is_drained: Tells whether the transport has sent all that was written on a stream.
             unsent_bytes: Tells how many octets of a stream the transport has not sent.
             quantum_bytes: Octets of one delivery before an equal gets its turn.
-            walks: Turns of those that walk, shared with other outboxes.
+            walks: Slots of those that walk, shared with other outboxes; None for its own.
         """
         self.on_ready = on_ready
         self.is_drained = is_drained
@@ -77,10 +77,8 @@ class Outbox:
         self._sending = False
         self._steps = 0
         self._goes_on_at: float | None = None
-        self.walks = walks or Walks()
-        self._walking: dict[Delivery, None] = {}
-        self._walk_at: float | None = None
         self._had_room = False
+        self.walking = WalkQueue(walks or Walks())
         self.behind_since: float | None = None
 
     def __repr__(self) -> str:
@@ -97,7 +95,7 @@ class Outbox:
     @property
     def is_idle(self) -> bool:
         """Nothing can be sent until something changes."""
-        return not (self._queued or self._walking)
+        return not (self._queued or self.walking)
 
     def add(self, delivery: Delivery) -> None:
         """Take a delivery in; it is stepped as soon as there is room."""
@@ -111,7 +109,7 @@ class Outbox:
         """Forget a delivery; unknown ones are ignored."""
         self._deliveries.discard(delivery)
         self._queued.pop(delivery, None)
-        self._walking.pop(delivery, None)
+        self.walking.discard(delivery)
         delivery.on_ready = None
 
     def wake(self) -> None:
@@ -126,7 +124,7 @@ class Outbox:
         while self._deadlines and self._deadlines[0][2] not in self._deliveries:
             heappop(self._deadlines)
         first = self._deadlines[0][0] if self._deadlines else None
-        walk_at = self._walk_at if self._had_room else None
+        walk_at = self.walking.due_at if self._had_room else None
         times = (first, self.late.next_deadline, self._goes_on_at, walk_at)
         return min((time for time in times if time is not None), default=None)
 
@@ -148,8 +146,8 @@ class Outbox:
         self._sending = True
         try:
             self.late.check(session, now=now)
-            if self._walking and self._had_room:
-                sent += self._walk(session, room, now)
+            if self._had_room and (walker := self.walking.take(now=now)) is not None:
+                sent += self._walk(walker, session, room, now)
             while self._heap and sent < room and not session.is_closed:
                 if self._steps >= MAX_STEPS:
                     self._goes_on_at = now
@@ -159,7 +157,6 @@ class Outbox:
                     sent += self._serve(delivery, session, room - sent, now)
         finally:
             self._sending = False
-        self._walk_at = self._next_walk(now)
         if self.is_idle:
             self.behind_since = None
         elif self.behind_since is None:
@@ -176,7 +173,7 @@ class Outbox:
             size_bytes = delivery.step(session, now=now)
             self._steps += 1
             if delivery.is_walking:
-                self._walking[delivery] = None
+                self.walking.add(delivery, now=now)
                 return sent + size_bytes
             if not size_bytes:
                 if delivery.finished:
@@ -191,35 +188,22 @@ class Outbox:
         self._enqueue(delivery)
         return sent
 
-    def _walk(self, session: Session, room: int, now: float) -> int:
-        """Let one that walks go on if a slot is there; return the octets it handed over."""
-        if self._walk_at is None or now < self._walk_at:
-            return 0
-        self._walk_at = None
-        delivery = next(iter(self._walking))
-        del self._walking[delivery]
-        if not session.is_active(delivery.request_id):
-            self.remove(delivery)
-            return 0
+    def _walk(self, delivery: Delivery, session: Session, room: int, now: float) -> int:
+        """Let a delivery use its slot; return the octets it handed over."""
         sent = 0
-        for _ in range(STEPS_PER_SLOT):
-            sent += delivery.step(session, now=now)
-            if sent >= room or not delivery.is_walking:
-                break
+        if session.is_active(delivery.request_id):
+            for _ in range(STEPS_PER_SLOT):
+                sent += delivery.step(session, now=now)
+                if sent >= room or not delivery.is_walking:
+                    break
         if delivery.is_walking:
-            self._walking[delivery] = None
+            self.walking.add(delivery, now=now)
         else:
             self._enqueue(delivery)
         return sent
 
-    def _next_walk(self, now: float) -> float | None:
-        """Return when there is a slot for those that walk, if there are any."""
-        if not self._walking:
-            return None
-        return self.walks.reserve(now=now) if self._walk_at is None else self._walk_at
-
     def _enqueue(self, delivery: Delivery) -> None:
-        if delivery not in self._deliveries or delivery in self._walking:
+        if delivery not in self._deliveries or delivery in self.walking:
             return
         rank = delivery.rank()
         queued_rank = self._queued.get(delivery)

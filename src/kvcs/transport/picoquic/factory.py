@@ -69,11 +69,8 @@ class PicoquicFactory(TransportFactory):
             raise ConnectFailed(str(address), f"no answer on UDP within {waited:.0f} s") from None
         if code is not None:
             client.stop()
-            if client.closed_by_application:
-                # That says nothing of certificates: a server that stops closes with code 0.
-                reason = f"the server closed the connection in the handshake ({code:#x})"
-                raise ConnectFailed(str(address), reason)
-            raise _handshake_failure(code, address, tls)
+            by_application = client.closed_by_application
+            raise _handshake_failure(code, address, tls, by_application=by_application)
         return client.transport
 
     async def listen(
@@ -187,7 +184,13 @@ def _check_certificate(tls: ServerTls) -> None:
         raise ConfigError("tls", expected, got)
 
 
-def _handshake_failure(code: int, address: Address, tls: ClientTls) -> ConnectFailed:
+def _handshake_failure(
+    code: int, address: Address, tls: ClientTls, *, by_application: bool
+) -> ConnectFailed:
+    if by_application:
+        # That says nothing of certificates: a server that stops closes with code 0.
+        reason = f"the server closed the connection in the handshake ({code:#x})"
+        return ConnectFailed(str(address), reason)
     if code:
         kind = DraftRefused if code == NO_APPLICATION_PROTOCOL else ConnectFailed
         return kind(str(address), quic_error(code))

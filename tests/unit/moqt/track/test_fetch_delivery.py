@@ -234,7 +234,7 @@ def test_walks_of_all_sessions_share_the_slots(new_site):
     sites = [site_with_runs(new_site, 40 * WALKED_RUNS) for _ in range(3)]
     walks = Walks()
     for site in sites:
-        site.outbox.walks = walks
+        site.outbox.walking.walks = walks
         site.fetch(location_filter=everything(40 * WALKED_RUNS - 1))
         site.settle()
 
@@ -256,7 +256,7 @@ def test_a_walk_waits_for_room(new_site):
     assert site.outbox.next_deadline() is None
     assert not site.outbox.is_idle
     # It keeps the slot that it has, however often it is asked without room.
-    assert site.outbox.walks.reserve(now=0.0) == pytest.approx(2 * WALK_INTERVAL)
+    assert site.outbox.walking.walks.reserve(now=0.0) == pytest.approx(2 * WALK_INTERVAL)
     site.now = 2.0
     site.settle()
     walk_on(site)

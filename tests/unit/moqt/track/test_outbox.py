@@ -1,4 +1,5 @@
 from kvcs.moqt.track.delivery import transport_priority
+from kvcs.moqt.track.outbox import MAX_STEPS
 from kvcs.moqt.wire.filters import LocationFilter
 from kvcs.names import Location
 from kvcs.varint import MAX_VI64
@@ -20,6 +21,22 @@ def test_room_is_a_bound_that_one_object_may_exceed(new_site):
 
     assert 3 * KIB <= sent < 4 * KIB
     assert not site.outbox.is_idle
+
+
+def test_steps_of_a_call_are_bounded_however_small_the_objects(new_site):
+    site = new_site()
+    site.subscribe()
+    site.add(0, *range(2 * MAX_STEPS + 1))
+
+    sent = [site.outbox.send(site.publisher, room=1 << 20, now=1.0) for _ in range(2)]
+
+    # Octets of an Object, and one more that each counts for.
+    assert sent == [2 * MAX_STEPS, 2 * MAX_STEPS]
+    # It goes on as soon as others have had their turn.
+    assert site.outbox.next_deadline() == 1.0
+    assert site.outbox.send(site.publisher, room=1 << 20, now=1.0) == 2
+    assert site.outbox.next_deadline() is None
+    assert site.outbox.is_idle
 
 
 def test_outbox_says_since_when_it_is_behind(new_site):
