@@ -109,6 +109,7 @@ class PersistentConnection:
         self.attempts = 0
         self._noted = ""
         self._waiting = 0
+        self._refusals = 0
         self._address = str(Address(target.host, target.port))
         self._url = url
         self._config = config or ConnectConfig()
@@ -148,21 +149,23 @@ class PersistentConnection:
     async def connection(self, timeout: float | None = None) -> Connection:  # noqa: ASYNC109
         """Wait for a session that is set up.
 
-        Attempts go on, but a server that answered and refused is not waited for.
+        Attempts go on, but a server that answers and refuses is not waited for longer than for
+        the attempt that is due.
 
         Args:
             timeout: Seconds; None waits as long as it takes.
 
         Raises:
-            CertificateRefused, DraftRefused, SessionRefused: So ended the last attempt.
+            CertificateRefused, DraftRefused, SessionRefused: So ended an attempt meanwhile.
             KvcsError: None in time; the last real error.
         """
+        before = self._refusals
         self._waiting += 1
         try:
             async with asyncio.timeout(timeout), self._changed:
                 while self.current is None:
-                    if isinstance(self.last_error, _REFUSALS):
-                        raise self.last_error
+                    if self._refusals != before and self.last_error is not None:
+                        raise self.last_error.with_traceback(None)
                     await self._changed.wait()
         except TimeoutError:
             reason = f"no connection within {timeout:g} s"
@@ -196,6 +199,7 @@ class PersistentConnection:
                 self.last_error = ConnectionLost(0, "closed by the server")
             except (TransportError, ProtocolError) as error:
                 self.last_error = error
+                self._refusals += isinstance(error, _REFUSALS)
                 await self._announce()
             is_short = loop.time() - started_at <= self._backoff.maximum
             moves = moves + 1 if goaway is not None and is_short else 0

@@ -128,6 +128,23 @@ def test_server_that_refuses_is_not_waited_for(kind, caplog):
 
 
 @scenario
+async def test_each_wait_gets_the_refusal_of_an_attempt_of_its_own():
+    network = Refusing(SessionRefused("127.0.0.1:4443", "no"), refusals=3)
+    async with peers(network=network), persistent(network) as keeper:
+        attempts = []
+        for _ in range(3):
+            with pytest.raises(SessionRefused) as raised:
+                await keeper.connection(timeout=30)
+            attempts.append(keeper.attempts)
+            # Frames of earlier waits are not kept.
+            assert len(raised.traceback) < 10
+
+        # Who asks again at once does not get the old answer, nor hold up what would bring another.
+        assert attempts == [1, 2, 3]
+        assert not (await keeper.connection(timeout=30)).closed
+
+
+@scenario
 async def test_waiting_too_short_for_any_error_is_an_error_too():
     async with persistent(MemoryNetwork()) as keeper:
         with pytest.raises(ConnectFailed, match=r"no connection within 0\.1 s"):

@@ -81,6 +81,8 @@ class FetchDelivery:
         self.finished = False
         self.awaits_transport = False
         self.is_walking = False
+        self._broke_off_at = 0.0
+        self._held_up = 0.0
         self.stream_id: StreamId | None = None
         self._store = store
         self._request_id = request_id
@@ -116,8 +118,13 @@ class FetchDelivery:
 
     @property
     def deadline(self) -> float | None:
-        """When it stops waiting."""
-        return None if self.finished else self.terms.deadline
+        """When it stops waiting; the time that it waited for slots of its walk is added.
+
+        What may be spent is for those who fill gaps (Section 9.20.5), and other walks are not to
+        have them not even asked.
+        """
+        deadline = self.terms.deadline
+        return None if self.finished or deadline is None else deadline + self._held_up
 
     def rank(self) -> Rank:
         """Return the rank of the next Object."""
@@ -275,12 +282,14 @@ class FetchDelivery:
 
         After `WALKED_RUNS` it breaks off, for the next step to go on.
         """
+        if self.is_walking:
+            self._held_up += now - self._broke_off_at
         self._blocked = False
         seen_at, runs = self._seen_at(now), 0
         while self._seeks and runs < WALKED_RUNS:
             self._pass_run(self._location(self._place), seen_at, now)
             runs += 1
-        self.is_walking = self._seeks
+        self.is_walking, self._broke_off_at = self._seeks, now
         if not self.is_walking:
             self._flush_pending()
 
@@ -379,7 +388,8 @@ class FetchDelivery:
         return None, None
 
     def _is_over(self, now: float) -> bool:
-        return self.terms.deadline is not None and now >= self.terms.deadline
+        deadline = self.deadline
+        return deadline is not None and now >= deadline
 
     def _run(self, location: Location, end: int) -> tuple[Location, Location]:
         """Return a run as Locations in ascending order."""

@@ -101,8 +101,7 @@ class Outbox:
         """Take a delivery in; it is stepped as soon as there is room."""
         self._deliveries.add(delivery)
         delivery.on_ready = partial(self._enqueue, delivery)
-        if delivery.deadline is not None:
-            heappush(self._deadlines, (delivery.deadline, next(self._turns), delivery))
+        self._note_deadline(delivery)
         self._enqueue(delivery)
 
     def remove(self, delivery: Delivery) -> None:
@@ -190,17 +189,26 @@ class Outbox:
 
     def _walk(self, delivery: Delivery, session: Session, room: int, now: float) -> int:
         """Let a delivery use its slot; return the octets it handed over."""
+        if not session.is_active(delivery.request_id):
+            self.remove(delivery)
+            return 0
         sent = 0
-        if session.is_active(delivery.request_id):
-            for _ in range(STEPS_PER_SLOT):
-                sent += delivery.step(session, now=now)
-                if sent >= room or not delivery.is_walking:
-                    break
+        for _ in range(STEPS_PER_SLOT):
+            sent += delivery.step(session, now=now)
+            if sent >= room or not delivery.is_walking:
+                break
         if delivery.is_walking:
             self.walking.add(delivery, now=now)
         else:
+            # The wait for slots has moved it.
+            self._note_deadline(delivery)
             self._enqueue(delivery)
         return sent
+
+    def _note_deadline(self, delivery: Delivery) -> None:
+        """See that a delivery is stepped at its deadline."""
+        if delivery.deadline is not None:
+            heappush(self._deadlines, (delivery.deadline, next(self._turns), delivery))
 
     def _enqueue(self, delivery: Delivery) -> None:
         if delivery not in self._deliveries or delivery in self.walking:

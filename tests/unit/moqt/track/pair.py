@@ -144,6 +144,10 @@ class Site:
             if not moved and (room <= 0 or due_at is None or due_at > self.now):
                 return
 
+    def carry_to_publisher(self):
+        """Carry what the subscriber sent, and tell nobody but the session."""
+        self._carry(self.subscriber, self.publisher)
+
     def carry(self):
         """Carry once what was sent each way; tell whether that was anything."""
         moved = self._carry(self.subscriber, self.publisher)

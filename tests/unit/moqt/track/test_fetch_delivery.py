@@ -263,6 +263,54 @@ def test_a_walk_waits_for_room(new_site):
     assert site.received()[0].endswith("FIN")
 
 
+@pytest.mark.parametrize("others", [0, 40])
+def test_time_that_others_walk_is_not_taken_from_who_fills_a_gap(new_site, others):
+    walks = Walks()
+    site = cached_site(new_site, fill_gaps=True)
+    for group_id in range(9):
+        site.add(group_id, *range(20), publisher_priority=1)
+        site.finish(group_id)
+    strangers = [site_with_runs(new_site, 500 * WALKED_RUNS) for _ in range(others)]
+    for one in (*strangers, site):
+        one.outbox.walking.walks = walks
+    for one in strangers:
+        one.fetch(location_filter=everything(500 * WALKED_RUNS - 1))
+        one.settle()
+    nothing = RangeFilter(kind=ParameterType.PRIORITY_FILTER, ranges=(Range(200, 255),))
+    site.fetch(location_filter=everything(9, 5), range_filters=(nothing,), fill_timeout_ms=100)
+    site.settle()
+
+    while not site.gaps:
+        due = [one for one in (*strangers, site) if one.outbox.next_deadline() is not None]
+        first = min(due, key=lambda one: one.outbox.next_deadline())
+        now = max(first.now, first.outbox.next_deadline())
+        first.now = site.now = now
+        first.settle()
+
+    # The gap is asked for however late, and waited for as long as was said.
+    assert not site.received()[0].endswith("FIN")
+    asked_at = site.now
+    assert asked_at > 0.1 or not others
+    walk_on(site)
+    assert site.received()[0].endswith("late<=9/5 FIN")
+    assert 0.09 < site.now - asked_at < 0.11
+
+
+def test_a_walk_whose_request_is_over_is_forgotten(new_site):
+    site = site_with_runs(new_site, 50 * WALKED_RUNS)
+    request_id = site.fetch(location_filter=everything(50 * WALKED_RUNS - 1))
+    site.settle()
+
+    # The session knows, and nobody has told the outbox yet.
+    site.answering = False
+    site.subscriber.cancel(request_id, now=site.now)
+    site.carry_to_publisher()
+    site.outbox.send(site.publisher, room=1 << 20, now=site.now + 1)
+
+    assert len(site.outbox.walking) == 0
+    assert site.outbox.is_idle
+
+
 def test_a_walk_ends_when_the_peer_refuses_its_stream(new_site):
     runs = 20 * WALKED_RUNS
     site = site_with_runs(new_site, runs)
